@@ -18,11 +18,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final
 
 from millstream.engine.args import as_integer
 from millstream.engine.ids import order, text_of
+
+if TYPE_CHECKING:
+    from millstream.engine.keyspace import Settings
 
 LARGEST_NODE: Final = 1 << 30
 _HEADER: Final = 7  # listpack header and end byte
@@ -32,12 +35,17 @@ _MAY_BE_INTEGER: Final = frozenset(b"-0123456789")
 class Block:
     """A run of entries that was filled together."""
 
-    __slots__ = ("blob", "dead", "dropped", "even", "first", "fragments", "ids", "last", "names", "size", "starts")
+    __slots__ = (
+        "blob", "dead", "dropped", "even", "first", "fragments", "ids", "last", "name", "names", "prefix", "size",
+        "starts",
+    )  # fmt: skip
 
     def __init__(self, first: int, names: list[bytes], size: int) -> None:
         self.first = first  # key of the first entry, also when that is deleted
         self.last = first  # key of the last entry, also when that is deleted
         self.names = names  # field names of the first entry; entries with the same ones store none
+        self.name: bytes | None = None  # the one name, if there is only one
+        self.prefix = b""  # how the fields of an entry with that name begin
         self.size = size  # listpack bytes but for the two counters
         self.dead = 0  # deleted entries
         self.ids: list[bytes] = []  # canonical texts of the live entries
@@ -46,6 +54,9 @@ class Block:
         self.starts: array[int] | None = None  # sealed: where each fragment starts, and the end
         self.even = False  # all ids have the same number of digits, so that texts compare like keys
         self.dropped = False  # no longer part of its stream
+        if len(names) == 1:
+            self.name = names[0]
+            self.prefix = b"*2\r\n$%d\r\n%b\r\n" % (len(names[0]), names[0])
 
     def node_bytes(self) -> int:
         """The bytes Redis's listpack of this block would take."""
@@ -56,13 +67,9 @@ class Block:
         fragments = self.fragments
         if fragments is None:
             return
-        starts = array("I", bytes(4 * (len(fragments) + 1)))
-        at = 0
-        for index, fragment in enumerate(fragments, 1):
-            at += len(fragment)
-            starts[index] = at
         self.blob = b"".join(fragments)
-        self.starts = starts
+        self.starts = array("I", accumulate(map(len, fragments), initial=0))
+        self.prefix = b""
         self.fragments = None
         self.ids = self.ids[:]  # a copy has no spare room
         self.even = _is_even(self.ids)
@@ -75,6 +82,13 @@ class Block:
             self.blob = b""
             self.starts = None
         return fragments
+
+    def reopen(self) -> None:
+        """Become the last block again, which takes entries."""
+        self.open()
+        self.even = False
+        if self.name is not None:
+            self.prefix = b"*2\r\n$%d\r\n%b\r\n" % (len(self.name), self.name)
 
     def fragment(self, at: int) -> bytes:
         """The encoded fields of the entry at this place."""
@@ -109,6 +123,23 @@ class Block:
         except ValueError:
             return -1
 
+    def get(self, entry_id: bytes) -> bytes | None:
+        """The encoded fields of the entry with this canonical id, None if it is not here."""
+        # place() and fragment() in one, for claims
+        if self.even:
+            ids = self.ids
+            at = bisect_left(ids, entry_id)
+            if at == len(ids) or ids[at] != entry_id:
+                return None
+            starts = self.starts
+            if starts is not None:
+                return self.blob[starts[at] : starts[at + 1]]
+        else:
+            at = self.place(entry_id)
+            if at < 0:
+                return None
+        return self.fragment(at)
+
     def lower_bound(self, key: int) -> int:
         """The place of the first live entry whose key is at least this one."""
         ids = self.ids
@@ -129,57 +160,64 @@ class EntryLog:
         self.firsts: list[int] = []  # Block.first of each block
         self.length = 0  # live entries
 
-    def append(self, entry_id: bytes, key: int, fields: list[bytes], max_entries: int, max_bytes: int) -> None:
+    def append(self, entry_id: bytes, key: int, fields: list[bytes], settings: Settings) -> None:
         """Add an entry at the end; `fields` are names and values in turn."""
-        # Written out for the entry with one field, which is what most streams hold: this is the hottest path.
-        blocks = self.blocks
-        block = blocks[-1] if blocks else None
         if len(fields) == 2:
-            name, value = fields
-            size = len(value)
+            self.append_field(entry_id, key, fields[0], fields[1], settings)
+            return
+        block = self._block_for(key, fields, settings)
+        block.size += _entry_size(fields, block.names) + _distance_size(key, block.first)
+        self._put(block, entry_id, key, encode_fields(fields))
+
+    def append_field(self, entry_id: bytes, key: int, name: bytes, value: bytes, settings: Settings) -> None:
+        """Add an entry that has one field."""
+        # Written out, as what most streams hold: this is the hottest path. Sizes are those of `_entry_size`.
+        blocks = self.blocks
+        size = len(value)
+        if blocks:
+            block = blocks[-1]
+            count = len(block.ids) + block.dead
+            limit = settings.stream_node_max_entries
+            payload = size + len(name)
+            if count >= 127 or 0 < limit <= count or block.size + 4 + payload >= settings.stream_node_max_bytes:
+                block = self._block_for(key, [name, value], settings)
+        else:
+            block = self._block_for(key, [name, value], settings)
+        if 20 < size < 4096:
+            listed = size + (2 if size < 64 else 3 if size < 126 else 4)
+        else:
+            listed = element_size(value)
+        if block.name == name:
+            fragment = b"%b$%d\r\n%b\r\n" % (block.prefix, size, value)
+            listed += 4  # flags, count of elements
+        else:
             fragment = b"*2\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, size, value)
-            if block is None or self._is_full(block, len(name) + size, max_entries, max_bytes):
-                block = self._open_block(key, fields)
-            if 0 < size < 63 and value[0] not in _MAY_BE_INTEGER:
-                size += 2
-            else:
-                size = element_size(value)
-            names = block.names
-            if len(names) == 1 and names[0] == name:
-                size += 4  # flags, count of elements
-            else:
-                size += 6 + element_size(name)
-        else:
-            fragment = encode_fields(fields)
-            if block is None or self._is_full(block, sum(map(len, fields)), max_entries, max_bytes):
-                block = self._open_block(key, fields)
-            size = _entry_size(fields, block.names)
-        first = block.first
-        delta = key - first
+            listed += 6 + element_size(name)
         # two elements: the distance from the block's first id, in milliseconds and in sequence numbers
-        if 0 <= delta < 128:
-            size += 4
-        else:
-            size += _distance_size(key, first)
-        block.size += size
+        block.size += listed + (4 if 0 <= key - block.first < 128 else _distance_size(key, block.first))
         block.last = key
         block.ids.append(entry_id)
-        fragments = block.fragments
-        (block.open() if fragments is None else fragments).append(fragment)
+        block.fragments.append(fragment)  # type: ignore[union-attr]  # the last block is never sealed
         self.length += 1
 
-    def _is_full(self, block: Block, payload: int, max_entries: int, max_bytes: int) -> bool:
-        count = len(block.ids) + block.dead
-        if 0 < max_entries <= count:
-            return True
-        # below 128 each counter takes two bytes, as most blocks' do
-        used = block.size + 4 if count < 128 else block.node_bytes()
-        limit = max_bytes if 0 < max_bytes < LARGEST_NODE else LARGEST_NODE
-        return used + payload >= limit
+    def _put(self, block: Block, entry_id: bytes, key: int, fragment: bytes) -> None:
+        block.last = key
+        block.ids.append(entry_id)
+        block.open().append(fragment)
+        self.length += 1
 
-    def _open_block(self, key: int, fields: list[bytes]) -> Block:
+    def _block_for(self, key: int, fields: list[bytes], settings: Settings) -> Block:
+        """The block that takes the next entry: the last one, or a new one if that is full."""
         if self.blocks:
-            self.blocks[-1].seal()
+            block = self.blocks[-1]
+            count = len(block.ids) + block.dead
+            most = settings.stream_node_max_entries
+            limit = settings.stream_node_max_bytes
+            if not 0 < limit < LARGEST_NODE:
+                limit = LARGEST_NODE
+            if not 0 < most <= count and block.node_bytes() + sum(map(len, fields)) < limit:
+                return block
+            block.seal()
         names = fields[::2]
         size = _HEADER + integer_size(len(names)) + sum(map(element_size, names)) + 2
         block = Block(key, names, size)
@@ -320,6 +358,9 @@ class EntryLog:
         block.starts = None
         del self.blocks[index]
         del self.firsts[index]
+        if self.blocks and index == len(self.blocks):
+            last = self.blocks[-1]  # takes entries again, of which nothing is known yet
+            last.reopen()
 
     def copy(self) -> tuple[EntryLog, dict[int, Block]]:
         """An independent copy, and the new block for the id() of each old one."""
@@ -327,6 +368,7 @@ class EntryLog:
         twins: dict[int, Block] = {}
         for block in self.blocks:
             new = Block(block.first, block.names, block.size)
+            new.prefix = block.prefix
             new.last, new.dead, new.even = block.last, block.dead, block.even
             new.ids = block.ids[:]
             new.fragments = None if block.fragments is None else block.fragments[:]
@@ -392,6 +434,10 @@ def encode_fields(fields: list[bytes]) -> bytes:
 
 def decode_fields(fragment: bytes) -> list[bytes]:
     """Names and values of an encoded field list."""
+    if fragment.startswith(b"*2\r\n"):
+        _, size, name, _, rest = fragment.split(b"\r\n", 4)
+        if int(size[1:]) == len(name):
+            return [name, rest[:-2]]
     parts = fragment.split(b"\r\n")
     count = int(parts[0][1:])
     if len(parts) == 2 * count + 2:

@@ -215,6 +215,11 @@ def invalid_expire(command: str) -> CommandError:
     return fault(f"ERR invalid expire time in '{command}' command")
 
 
+def not_between(low: int, high: int) -> CommandError:
+    """An integer, but beyond what its argument can hold."""
+    return fault(f"ERR value is out of range, value must between {low} and {high}")
+
+
 def unsupported_option(word: bytes) -> CommandError:
     """EXPIRE and its like."""
-    return fault(b"ERR Unsupported option " + word)
+    return fault(b"ERR Unsupported option " + _shown(word))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from millstream.engine.entries import Block
+from millstream.engine.ids import order
 from millstream.engine.pending import Consumer, PendingList
 
 
 class Group:
     """Readers that share a stream."""
 
-    __slots__ = ("at", "block", "consumers", "entries_read", "last", "mark", "name", "pending")
+    __slots__ = ("_last", "at", "block", "consumers", "entries_read", "mark", "name", "pending")
 
     def __init__(self, name: bytes, last: int, entries_read: int | None) -> None:
         self.name = name
-        self.last = last  # key of the last entry delivered as new
+        self._last: int | None = last  # None: the key of `mark`, made when asked for
         self.entries_read = entries_read  # how many entries that was in all, None if it cannot be known
         self.pending = PendingList()
         self.consumers: dict[bytes, Consumer] = {}
@@ -22,6 +23,24 @@ class Group:
         self.block: Block | None = None
         self.at = 0
         self.mark = b""
+
+    @property
+    def last(self) -> int:
+        """The key of the last entry delivered as new."""
+        last = self._last
+        if last is None:
+            last = self._last = order(self.mark)
+        return last
+
+    @last.setter
+    def last(self, last: int) -> None:
+        self._last = last
+
+    def step_to(self, entry_id: bytes, at: int) -> None:
+        """Read on by one entry in the same block: `at` is the place after it."""
+        self.mark = entry_id
+        self._last = None
+        self.at = at
 
     def move_to(self, last: int, entries_read: int | None) -> None:
         """XGROUP SETID: go on reading after another id."""

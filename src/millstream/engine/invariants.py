@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from millstream.engine.entries import decode_fields
 from millstream.engine.groups import Group
 from millstream.engine.ids import order
@@ -34,7 +36,7 @@ def check_stream(stream: Stream, name: bytes = b"") -> None:
         for at in range(len(block.ids)):
             _need(len(decode_fields(block.fragment(at))) % 2 == 0, "an entry's fields", name)
         keys += block_keys
-    _need(all(low < high for low, high in zip(keys, keys[1:], strict=False)), "entries in id order", name)
+    _need(all(low < high for low, high in pairwise(keys)), "entries in id order", name)
     _need(len(keys) == entries.length, "the length", name)
     _need(stream.first == (keys[0] if keys else 0), "the first id", name)
     _need(not keys or keys[-1] <= stream.last, "the last id", name)

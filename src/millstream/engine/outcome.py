@@ -66,7 +66,7 @@ NIL_ARRAY: Final = NilArray()
 OK: Final = Simple(b"OK")
 
 Reply: TypeAlias = (
-    int | float | bytes | None | NilArray | CommandError | list["Reply"] | Pairs | ByKey | Scored | Members | Push
+    int | float | bytes | NilArray | CommandError | list["Reply"] | Pairs | ByKey | Scored | Members | Push | None
 )
 
 

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Final
 
 from millstream.engine.args import I64_MAX, U64_MAX
-from millstream.engine.entries import Block
+from millstream.engine.entries import Block, EntryLog
 from millstream.engine.ids import order
 
 _SLACK: Final = 64  # a list may hold this many leftovers, and as many again as it has live items
@@ -230,6 +230,28 @@ class HoldQueue:
         return at
 
 
+def _fragments(ids: list[bytes], blocks: list[Block | None]) -> list[bytes] | None:
+    """The encoded fields of entries in these blocks; None if one is not there, or has to be searched elsewhere."""
+    # Block.get() written out: a claim of a thousand spends its time here
+    fragments = []
+    for entry_id, block in zip(ids, blocks, strict=True):
+        if block is None:
+            return None
+        starts = block.starts
+        if starts is None or not block.even:
+            fragment = block.get(entry_id)
+            if fragment is None:
+                return None
+            fragments.append(fragment)
+            continue
+        own = block.ids
+        at = bisect_left(own, entry_id)
+        if at == len(own) or own[at] != entry_id:
+            return None
+        fragments.append(block.blob[starts[at] : starts[at + 1]])
+    return fragments
+
+
 def _time_of(hold: AnyHold) -> int:
     return hold.time_ms
 
@@ -280,12 +302,60 @@ class PendingList:
         # no consumer has ever held an id above the group's newest, so these are above all of its own too
         self.order.append(ids, last)
         consumer.order.append(ids, last)
-        self._keep_small(consumer)
+        self.keep_small(consumer)
 
-    def create(self, consumer: Consumer | None, time_ms: int, count: int, entry_id: bytes, block: Block | None) -> None:
-        """A pending entry that no delivery made (FORCE): at the end of the zone, or where its time puts it."""
+    def deliver_one(self, consumer: Consumer, now_ms: int, entry_id: bytes, block: Block) -> None:
+        """As deliver, for the one entry that most reads get: written out, since workers live on it."""
+        holds = self.owned.holds
+        tail = holds[-1] if holds else None
+        if (
+            type(tail) is Batch
+            and tail.consumer is consumer
+            and tail.time_ms == now_ms
+            and tail.count == 1
+            and tail.live == len(tail.ids)
+        ):
+            tail.ids.append(entry_id)
+            tail.blocks.append(block)
+            tail.live += 1
+            self.by_id[entry_id] = tail
+        elif tail is not None and tail.time_ms == now_ms and tail.consumer is consumer:
+            self._put(self.owned, len(holds), consumer, now_ms, 1, entry_id, block)
+        else:
+            if tail is not None:
+                if tail.time_ms == now_ms:
+                    now_ms = tail.time_ms  # the same int object, for less memory
+                elif tail.time_ms > now_ms:
+                    self.owned.is_sorted = False
+            single = Single(consumer, now_ms, 1, entry_id, block)
+            holds.append(single)
+            self.by_id[entry_id] = single
+        consumer.pending += 1
+        everyone = self.order
+        everyone.ids.append(entry_id)
+        everyone.newest = entry_id
+        everyone._last = -1
+        mine = consumer.order
+        mine.ids.append(entry_id)
+        mine.newest = entry_id
+        mine._last = -1
+        # each list grows by one a call, so that none can pass its turn
+        if not len(mine.ids) & 63 or not len(everyone.ids) & 63:
+            self.keep_small(consumer)
+
+    def create(
+        self,
+        consumer: Consumer | None,
+        time_ms: int,
+        count: int,
+        entry_id: bytes,
+        block: Block | None,
+        *,
+        is_delivery: bool = False,
+    ) -> None:
+        """A new pending entry: at the end of the zone, at the tail if it is delivered, else where its time puts it."""
         queue = self.zone if consumer is None else self.owned
-        place = len(queue.holds) if consumer is None else queue.place(time_ms)
+        place = len(queue.holds) if consumer is None or is_delivery else queue.place(time_ms)
         self._put(queue, place, consumer, time_ms, count, entry_id, block)
         self.order.add((entry_id,))
         self._gain(consumer, entry_id)
@@ -323,14 +393,17 @@ class PendingList:
         self._put(self.owned, self.owned.place(time_ms), consumer, time_ms, count, entry_id, block)
         if had_it:
             consumer.pending += 1
-            self._keep_small(consumer)
+            self.keep_small(consumer)
         else:
             self._gain(consumer, entry_id)
 
     def give_all(
         self, hold: AnyHold, ids: list[bytes], blocks: list[Block | None], consumer: Consumer, now_ms: int
     ) -> int:
-        """Make these ids of one hold the consumer's now, counted once more; their new delivery count."""
+        """Make these ids of one hold the consumer's now, counted once more; their new delivery count.
+
+        Call `keep_small` when the last hold is done.
+        """
         if type(hold) is Single:
             hold = self.by_id[ids[0]]  # a neighbour may have joined it since: then it is a batch now
         count = hold.count if hold.count == I64_MAX else hold.count + 1
@@ -350,7 +423,6 @@ class PendingList:
             self.by_id.update(dict.fromkeys(ids, batch))
         if hold.consumer is not consumer:
             consumer.order.add_later(ids, self.order)
-        self._keep_small(consumer)
         return count
 
     def drop_consumer(self, consumer: Consumer) -> None:
@@ -371,7 +443,7 @@ class PendingList:
         else:
             consumer.pending += 1
             consumer.order.add((entry_id,))
-            self._keep_small(consumer)
+            self.keep_small(consumer)
 
     def _put(
         self,
@@ -419,7 +491,7 @@ class PendingList:
         queue.holds[place - 1] = batch
         return batch
 
-    def _keep_small(self, consumer: Consumer | None) -> None:
+    def keep_small(self, consumer: Consumer | None) -> None:
         """Sweep out leftovers where they outnumber what is live; each is paid for by what has left."""
         live = len(self.by_id)
         if self.owned.is_bloated(live):
@@ -443,7 +515,7 @@ class PendingList:
     def _clear(self) -> None:
         """Nothing is pending: drop the leftovers if they take any room worth having."""
         if len(self.order.ids) > _SLACK:
-            self._keep_small(None)
+            self.keep_small(None)
 
     # Asking
 
@@ -460,7 +532,10 @@ class PendingList:
         yield from self.owned.walk()
 
     def live_items(self, hold: AnyHold) -> Iterator[tuple[bytes, Block | None]]:
-        """The ids a hold still has, and their blocks; ids that left from its front are dropped on the way."""
+        """The ids a hold still has, and their blocks; ids that left from its front are dropped on the way.
+
+        Nothing may change hands before the last one is taken.
+        """
         if type(hold) is Single:
             yield hold.id, hold.block
             return
@@ -474,9 +549,31 @@ class PendingList:
             if gone:
                 del ids[:gone]
                 del blocks[:gone]
-        for entry_id, block in zip(ids[:], blocks[:], strict=True):
+        for entry_id, block in zip(ids, blocks, strict=True):
             if get(entry_id) is hold:
                 yield entry_id, block
+
+    def live_entries(
+        self, hold: AnyHold, entries: EntryLog, limit: int | None
+    ) -> tuple[list[bytes], list[Block | None], list[bytes]]:
+        """What a hold still has of entries that are still in the stream: ids, blocks, encoded fields."""
+        if type(hold) is Batch and hold.live == len(hold.ids):
+            ids, blocks = hold.ids[:limit], hold.blocks[:limit]
+            found = _fragments(ids, blocks)
+            if found is not None:
+                return ids, blocks, found
+        ids, blocks, fragments = [], [], []
+        for entry_id, hint in self.live_items(hold):
+            place = entries.find(entry_id, hint)
+            if place is None:
+                continue
+            block, at = place
+            ids.append(entry_id)
+            blocks.append(block)
+            fragments.append(block.fragment(at))
+            if len(ids) == limit:
+                break
+        return ids, blocks, fragments
 
     def in_order(self, start: int, end: int) -> Iterator[tuple[bytes, AnyHold]]:
         """Pending entries by id, from the key start to the key end."""

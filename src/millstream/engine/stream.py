@@ -63,14 +63,14 @@ class Stream:
 
     def append(self, entry_id: bytes, key: int, fields: list[bytes], settings: Settings) -> None:
         """Add an entry whose id is above all others."""
-        if not self.entries.length:
+        entries = self.entries
+        if not entries.length:
             self._first = key
-        self.entries.append(
-            entry_id, key, fields, settings.stream_node_max_entries, settings.stream_node_max_bytes
-        )
+        entries.append(entry_id, key, fields, settings)
         self.last = key
-        if self.entries_added < I64_MAX:
-            self.entries_added += 1
+        added = self.entries_added
+        if added != I64_MAX:
+            self.entries_added = added + 1
 
     # Deleting
 

@@ -82,8 +82,10 @@ class Registry:
         """Register the decorated function; its docstring's first paragraph is the command's syntax."""
 
         def register(run: Run) -> Run:
-            paragraph = (run.__doc__ or name.upper()).strip().split("\n\n", 1)[0]
-            syntax = " ".join(paragraph.split())
+            title = name.upper().replace("|", " ")
+            syntax = " ".join((run.__doc__ or title).strip().split("\n\n", 1)[0].split())
+            if not syntax.startswith(title):
+                syntax = title  # a function that serves several commands
             self.add(
                 name, arity, flags, keys=keys, access=access, find_keys=find_keys, since=since,
                 summary=summary, group=group, syntax=syntax, run=run, extra_categories=extra_categories,

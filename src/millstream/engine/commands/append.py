@@ -187,7 +187,8 @@ def xadd(call: Call, argv: list[bytes]) -> Reply:
     call.dirty += 1
     if call.keep_log:
         logged = list(argv)
-        logged[words.id_at] = entry_id
+        if words.key is None or words.any_seq:
+            logged[words.id_at] = entry_id
         words.trim.as_done(logged, stream, stopped_at)
         call.log(*logged)
     return entry_id

@@ -21,8 +21,8 @@ from millstream.engine.table import Registry
 REGISTRY = Registry("stream")
 
 
-def _group(call: Call, key: bytes, name: bytes, *, to_read: bool = False) -> tuple[Stream, Group]:
-    stream = call.typed_to_read(key, Stream) if to_read else call.typed(key, Stream)
+def _group(call: Call, key: bytes, name: bytes) -> tuple[Stream, Group]:
+    stream = call.typed_to_read(key, Stream)
     group = None if stream is None else stream.groups.get(name)
     if stream is None or group is None:
         raise faults.no_group(key, name)
@@ -39,7 +39,7 @@ def _group(call: Call, key: bytes, name: bytes, *, to_read: bool = False) -> tup
 def xpending(call: Call, argv: list[bytes]) -> Reply:
     """XPENDING key group [[IDLE min-idle-ms] start end count [consumer]]"""
     if len(argv) == 3:
-        _, group = _group(call, argv[1], argv[2], to_read=True)
+        _, group = _group(call, argv[1], argv[2])
         return _summary(group)
     if not 6 <= len(argv) <= 9:
         raise fault(faults.SYNTAX)
@@ -53,7 +53,7 @@ def xpending(call: Call, argv: list[bytes]) -> Reply:
     count = integer(argv[at + 2])
     start = ids.bound(argv[at], is_start=True)
     end = ids.bound(argv[at + 1], is_start=False)
-    _, group = _group(call, argv[1], argv[2], to_read=True)
+    _, group = _group(call, argv[1], argv[2])
     name = argv[at + 3] if len(argv) > at + 3 else None
     return _pending_range(group, call.now_ms, min_idle_ms, start, end, max(count, 0), name)
 
@@ -215,6 +215,7 @@ class _Claim:
                 self.has_logged_last |= drop_ghost(call, self.key, self.group, word, entry_id, hold)
             return None
         block, at = found
+        entry_id = block.ids[at]  # the one object that all lists share
         time_ms = call.now_ms if words.time_ms is None else words.time_ms
         if hold is None:
             if not words.force:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.engine import faults, ids
-from millstream.engine.args import integer
+from millstream.engine.args import I64_MAX, integer
 from millstream.engine.commands.read import Budget, ReadWords, find_stream_keys, parse_read
 from millstream.engine.entries import Block
 from millstream.engine.entry_replies import encode_claimed, encode_entry
@@ -183,6 +183,7 @@ class _GroupReader:
             for due in self._due(source, self.claim_ms, limit):
                 is_dirty = True
                 parts += self._claim(source, consumer, due, last_before)
+            group.pending.keep_small(consumer)
         if has_new and (limit is None or len(parts) < limit):
             left = None if limit is None else limit - len(parts)
             new = self._new(source, consumer, left, last_before)
@@ -275,7 +276,7 @@ class _GroupReader:
 
 def count_again(count: int) -> int:
     """A delivery count after one more; the highest stays."""
-    return min(count + 1, 2**63 - 1)
+    return min(count + 1, I64_MAX)
 
 
 def has_new_entries(stream: Stream, group: Group) -> bool:
@@ -346,10 +347,33 @@ def deliver(
                 if entry_id in pending.by_id:
                     pending.give(entry_id, consumer, now_ms, 1, block)
                 else:
-                    pending.create(consumer, now_ms, 1, entry_id, block)
+                    pending.create(consumer, now_ms, 1, entry_id, block, is_delivery=True)
         consumer.active_ms = now_ms
     _remember_place(group, entry_ids[-1], blocks[-1])
     stream.advance(group, entry_ids, last)
+
+
+def deliver_next(stream: Stream, group: Group, consumer: Consumer, now_ms: int) -> tuple[bytes, bytes] | None:
+    """Hand the next entry to a consumer without a search: id and encoded fields.
+
+    None, and nothing done, unless the group goes on where it last read, counts exactly and has nothing pending
+    ahead: then `next_entries` and `deliver` must do it.
+    """
+    block = group.block
+    if block is None:
+        return None
+    ids_, at, mark = block.ids, group.at, group.mark
+    if not 0 < at < len(ids_) or ids_[at - 1] is not mark or group.pending.order.newest is not mark:
+        return None
+    read = group.entries_read
+    if read is None or stream.max_deleted or read == I64_MAX:
+        return None
+    entry_id = ids_[at]
+    group.pending.deliver_one(consumer, now_ms, entry_id, block)
+    consumer.active_ms = now_ms
+    group.entries_read = read + 1
+    group.step_to(entry_id, at + 1)
+    return entry_id, block.fragment(at)
 
 
 def _remember_place(group: Group, last_id: bytes, block: Block | None) -> None:

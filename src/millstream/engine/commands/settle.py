@@ -41,7 +41,7 @@ def xack(call: Call, argv: list[bytes]) -> Reply:
 
     How many of the ids were pending.
     """
-    stream = call.typed(argv[1], Stream)
+    stream = call.typed_to_read(argv[1], Stream)
     group = None if stream is None else stream.groups.get(argv[2])
     if group is None:
         return 0
@@ -64,7 +64,7 @@ def xackdel(call: Call, argv: list[bytes]) -> Reply:
     One number an id: 1 acknowledged and deleted, 2 acknowledged and kept because it is referenced, -1 not pending.
     """
     name = argv[1]
-    stream = call.typed(name, Stream)
+    stream = call.typed_to_read(name, Stream)
     block = parse_id_block(argv, 3)
     group = None if stream is None else stream.groups.get(argv[2])
     if stream is None or group is None:

@@ -1,0 +1,63 @@
+# Every target sets itself up in .venv from a fresh clone, and again only when pyproject.toml has changed.
+#   make help     what there is
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+# The first Python that is new enough; `make PYTHON=python3.13 test` picks another one.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+COMMANDS ?= 500000
+FUZZ ?= 1000000
+
+.PHONY: help setup check test run bench bench-engine differential fuzz oracle clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## a virtual environment in .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: make PYTHON=... setup" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,server]'
+	@touch $(STAMP)
+
+check: $(STAMP) ## lint, types, and who imports whom
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py
+
+test: $(STAMP) oracle ## all tests; 20,000 random commands are compared with a real Redis
+	$(BIN)/python -m pytest
+
+run: $(STAMP) ## the first example
+	$(BIN)/python examples/first_broker.py
+
+bench: bench-engine ## all benchmarks
+
+bench-engine: $(STAMP) oracle ## the engine against real servers: a table of ratios; fails below the promised ones
+	$(BIN)/python -m bench.engine
+
+differential: $(STAMP) oracle ## COMMANDS (500,000) random commands compared with a real Redis, reply by reply
+	$(BIN)/python -m tests.differential.run --commands $(COMMANDS)
+	$(BIN)/python -m tests.differential.run --commands $$(($(COMMANDS) / 10)) --direct
+	$(BIN)/python -m tests.differential.run --commands $$(($(COMMANDS) / 20)) --effects
+	$(BIN)/python -m tests.differential.run --commands $$(($(COMMANDS) / 10)) --server valkey
+
+fuzz: $(STAMP) ## FUZZ (1,000,000) random argument lists: an error each time, never an exception
+	MILLSTREAM_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/faults/test_fuzz_argv.py --timeout 7200
+
+# A real Redis of the release we follow. On a desk that cannot have one, the tests that want it skip and say why;
+# where CI is set, not having it is an error.
+oracle: $(STAMP)
+	@$(BIN)/python tools/oracle.py >/dev/null || test -z "$$CI"
+
+clean: ## everything that make has made here; the built Redis stays in its cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,61 @@
+"""The table of all commands the engine runs, and the one way to run one."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from millstream.engine import faults
+from millstream.engine.commands import append, claim, group, inspect, read, settle
+from millstream.engine.keyspace import Call, Keyspace
+from millstream.engine.outcome import Outcome
+from millstream.engine.table import Command
+from millstream.errors import CommandError
+
+TABLE: dict[bytes, Command] = {}
+for _module in (append, claim, group, inspect, read, settle):
+    TABLE.update(_module.REGISTRY.commands)
+for _name in ("generic", "strings", "hashes", "sets", "lists", "sorted_sets"):
+    if importlib.util.find_spec(f"millstream.engine.commands.{_name}") is not None:
+        TABLE.update(importlib.import_module(f"millstream.engine.commands.{_name}").REGISTRY.commands)
+
+
+def find(argv: list[bytes]) -> Command:
+    """The row that runs this call, its subcommand resolved and its arity checked, or the error."""
+    name = argv[0].lower()
+    row = TABLE.get(name)
+    if row is None:
+        raise faults.unknown_command(argv[0], argv[1:])
+    if row.subcommands:
+        if len(argv) < 2:
+            raise faults.wrong_arity(row.name)
+        sub = row.subcommands.get(argv[1].lower())
+        if sub is None:
+            raise faults.unknown_subcommand(row.name, argv[1])
+        row = sub
+    if not row.fits(len(argv)):
+        raise faults.wrong_arity(row.name)
+    return row
+
+
+def execute(
+    keyspace: Keyspace,
+    db: int,
+    argv: list[bytes],
+    now_ms: int,
+    *,
+    may_block: bool = False,
+    trusted: bool = False,
+    protocol: int = 2,
+    keep_log: bool = True,
+) -> Outcome:
+    """Run one command; an error is a reply too, and has changed nothing but keys that had expired."""
+    call = Call(
+        keyspace, db, now_ms, may_block=may_block, trusted=trusted, protocol=protocol, keep_log=keep_log
+    )
+    try:
+        row = find(argv)
+        if row.run is None:
+            raise faults.unknown_command(argv[0], argv[1:])
+        return call.outcome(row.run(call, argv))
+    except CommandError as error:
+        return call.outcome(error)

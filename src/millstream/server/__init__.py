@@ -1,0 +1,1 @@
+"""Everything between the engine and a client: protocol, sessions, blocking, pub/sub. No sockets in here."""

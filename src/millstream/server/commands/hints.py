@@ -1,0 +1,53 @@
+"""Facts about commands that only COMMAND shows: tips for proxies and cluster clients, notes on keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_BY_TIPS: Final[dict[str, str]] = {
+    "nondeterministic_output": (
+        "client|info client|list cluster|getkeysinslot cluster|info cluster|links cluster|myshardid "
+        "cluster|nodes cluster|replicas cluster|shards cluster|slaves cluster|slots lastsave "
+        "object|encoding object|freq object|idletime object|refcount pttl spop srandmember time ttl xadd "
+        "xautoclaim xclaim xinfo|consumers xpending xtrim"
+    ),
+    "nondeterministic_output request_policy:all_nodes response_policy:special": (
+        "latency|histogram latency|history latency|latest"
+    ),
+    "nondeterministic_output request_policy:all_shards response_policy:special": "function|stats info memory|doctor",
+    "nondeterministic_output request_policy:special response_policy:special": "scan",
+    "nondeterministic_output_order": (
+        "command command|docs command|info command|list function|list hgetall hkeys hvals smembers"
+    ),
+    "request_policy:all_nodes nondeterministic_output": "slowlog|get",
+    "request_policy:all_nodes response_policy:agg_sum": "latency|reset",
+    "request_policy:all_nodes response_policy:agg_sum nondeterministic_output": "slowlog|len",
+    "request_policy:all_nodes response_policy:all_succeeded": (
+        "client|setinfo client|setname config|resetstat config|rewrite config|set script|flush "
+        "script|load slowlog|reset"
+    ),
+    "request_policy:all_shards nondeterministic_output_order": "keys",
+    "request_policy:all_shards response_policy:agg_logical_and": "script|exists",
+    "request_policy:all_shards response_policy:agg_min": "wait waitaof",
+    "request_policy:all_shards response_policy:agg_sum": "dbsize",
+    "request_policy:all_shards response_policy:all_succeeded": "flushall flushdb function|flush memory|purge ping",
+    "request_policy:all_shards response_policy:one_succeeded": "function|kill script|kill",
+    "request_policy:all_shards response_policy:special nondeterministic_output": "randomkey",
+    "request_policy:multi_shard": "mget",
+    "request_policy:multi_shard response_policy:agg_sum": "del exists touch unlink",
+    "request_policy:multi_shard response_policy:all_succeeded": "mset",
+}
+TIPS: Final[dict[str, tuple[str, ...]]] = {
+    name: tuple(tips.split()) for tips, names in _BY_TIPS.items() for name in names.split()
+}
+
+KEY_NOTES: Final[dict[str, str]] = {
+    "xadd": "UPDATE instead of INSERT because of the optional trimming feature",
+    "xreadgroup": (
+        "Incomplete because a consumer/group named STREAMS (or options before GROUP) can shift the STREAMS keyword; "
+        "fall back to xreadGetKeys"
+    ),
+}
+
+# What is done to the second key where it differs from what is done to the first.
+SECOND_KEY: Final[dict[str, str]] = {"copy": "OW update", "rename": "OW update", "renamenx": "OW insert"}

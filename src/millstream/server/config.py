@@ -1,0 +1,237 @@
+"""CONFIG: the settings by name, their limits, and what Redis says about a value that will not do.
+
+Few of them change anything here; the others are kept because clients ask for them, or set what they had read. A
+setting that acts has a hook in the hub (`Hub.apply_setting`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millstream.engine.args import I64_MAX, U64_MAX, as_integer
+from millstream.engine.faults import SYNTAX, fault
+from millstream.engine.glob import compiled
+from millstream.errors import CommandError, ConfigError
+from millstream.server import notify
+
+Value = bytes
+Parse = Callable[[bytes], bytes]  # the value in its normal form, or BadValue
+
+
+class BadValue(Exception):
+    """Why a value will not do, in Redis's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting: how its values are read, and whether CONFIG SET may change it."""
+
+    default: bytes
+    parse: Parse
+    refusal: str | None = None  # why it cannot be changed at run time
+
+    def read(self, word: bytes) -> bytes:
+        return self.parse(word)
+
+
+_UNITS: Final = {
+    b"": 1, b"b": 1, b"k": 1000, b"kb": 1024, b"m": 1000**2, b"mb": 1024**2, b"g": 1000**3, b"gb": 1024**3,
+}  # fmt: skip
+_MEMORY: Final = re.compile(rb"([0-9]*)([a-zA-Z]*)")
+_SAVE_POINT: Final = re.compile(rb"\s*([0-9]+)\s+([0-9]+)(?=\s|$)")
+
+
+def integer(low: int = 0, high: int = I64_MAX) -> Parse:
+    """A whole number in a range."""
+
+    def parse(word: bytes) -> bytes:
+        value = as_integer(word)
+        if value is None:
+            raise BadValue("argument couldn't be parsed into an integer")
+        if not low <= value <= high:
+            raise BadValue(f"argument must be between {low} and {high} inclusive")
+        return word
+
+    return parse
+
+
+def memory(low: int = 0, high: int = I64_MAX) -> Parse:
+    """A number of bytes, with a unit if need be; nothing at all is 0."""
+
+    def parse(word: bytes) -> bytes:
+        found = _MEMORY.fullmatch(word)
+        unit = _UNITS.get(found[2].lower()) if found else None
+        if found is None or unit is None:
+            raise BadValue("argument must be a memory value")
+        # a number too long for its type is the largest there is
+        value = min(int(found[1] or b"0"), U64_MAX) * unit
+        if not low <= value <= high:
+            raise BadValue(f"argument must be between {low} and {high} inclusive")
+        return b"%d" % value
+
+    return parse
+
+
+def one_of(*words: str) -> Parse:
+    """One of a few words, in any case."""
+
+    def parse(word: bytes) -> bytes:
+        if word.lower().decode("latin-1") not in words:
+            raise BadValue(f"argument(s) must be one of the following: {', '.join(words)}")
+        return word.lower()
+
+    return parse
+
+
+def yes_or_no(word: bytes) -> bytes:
+    if word.lower() not in (b"yes", b"no"):
+        raise BadValue("argument must be 'yes' or 'no'")
+    return word.lower()
+
+
+def text(word: bytes) -> bytes:
+    return word
+
+
+def _events(word: bytes) -> bytes:
+    letters = notify.parse(word)
+    if letters is None:
+        raise BadValue(notify.BAD_CLASS)
+    return notify.to_text(letters)
+
+
+def _save_points(word: bytes) -> bytes:
+    """Pairs of seconds and changes."""
+    points, at = [], 0
+    while word[at:].strip():
+        point = _SAVE_POINT.match(word, at)
+        if point is None or int(point[1]) < 1:
+            raise BadValue("Invalid save parameters")
+        points += [point[1], point[2]]
+        at = point.end()
+    return b" ".join(points)
+
+
+_POLICIES: Final = (
+    "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "volatile-lrm",
+    "allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm", "noeviction",
+)  # fmt: skip
+_IMMUTABLE: Final = "can't set immutable config"
+_PROTECTED: Final = "can't set protected config"
+_MEBI: Final = 1 << 20
+
+OPTIONS: Final[dict[str, Option]] = {
+    "active-expire-effort": Option(b"1", integer(1, 10)),
+    "aof-use-rdb-preamble": Option(b"yes", yes_or_no),
+    "appenddirname": Option(b"appendonlydir", text, _IMMUTABLE),
+    "appendfilename": Option(b"appendonly.aof", text, _IMMUTABLE),
+    "appendfsync": Option(b"everysec", one_of("everysec", "always", "no")),
+    "appendonly": Option(b"no", yes_or_no),
+    "auto-aof-rewrite-min-size": Option(b"67108864", memory()),
+    "auto-aof-rewrite-percentage": Option(b"100", integer(0, 2**31 - 1)),
+    "bind": Option(b"127.0.0.1", text),
+    "client-query-buffer-limit": Option(b"1073741824", memory(_MEBI)),
+    "cluster-enabled": Option(b"no", yes_or_no, _IMMUTABLE),
+    "databases": Option(b"16", integer(1, 2**31 - 1), _IMMUTABLE),
+    "dbfilename": Option(b"dump.rdb", text, _PROTECTED),
+    "dir": Option(b"", text, _PROTECTED),
+    "enable-debug-command": Option(b"no", one_of("no", "yes", "local"), _IMMUTABLE),
+    "hz": Option(b"10", integer(1, 500)),
+    "latency-monitor-threshold": Option(b"0", integer()),
+    "latency-tracking": Option(b"yes", yes_or_no),
+    "lazyfree-lazy-user-flush": Option(b"no", yes_or_no),
+    "logfile": Option(b"", text, _IMMUTABLE),
+    "loglevel": Option(b"notice", one_of("debug", "verbose", "notice", "warning", "nothing")),
+    "maxclients": Option(b"10000", integer(1, 2**32 - 1)),
+    "maxmemory": Option(b"0", memory(0, U64_MAX)),
+    "maxmemory-policy": Option(b"noeviction", one_of(*_POLICIES)),
+    "maxmemory-samples": Option(b"5", integer(1, 64)),
+    "no-appendfsync-on-rewrite": Option(b"no", yes_or_no),
+    "notify-keyspace-events": Option(b"", _events),
+    "port": Option(b"0", integer(0, 65535)),
+    "proto-max-bulk-len": Option(b"536870912", memory(_MEBI)),
+    "protected-mode": Option(b"yes", yes_or_no),
+    "requirepass": Option(b"", text),
+    "save": Option(b"", _save_points),
+    "slowlog-log-slower-than": Option(b"10000", integer(-1)),
+    "slowlog-max-len": Option(b"128", integer()),
+    "stream-idmp-duration": Option(b"100", integer(1, 86400)),
+    "stream-idmp-maxsize": Option(b"100", integer(1, 10000)),
+    "stream-node-max-bytes": Option(b"4096", memory()),
+    "stream-node-max-entries": Option(b"100", integer()),
+    "tcp-keepalive": Option(b"300", integer(0, 2**31 - 1)),
+    "timeout": Option(b"0", integer(0, 2**31 - 1)),
+}
+
+
+class Config:
+    """The values of all settings of a hub."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, given: dict[str, str] | None = None) -> None:
+        """The defaults, with those that are given at start: here even immutable ones can be set."""
+        self._values = {name: option.default for name, option in OPTIONS.items()}
+        for name, value in (given or {}).items():
+            if name not in OPTIONS:
+                raise ConfigError(f"unknown setting {name!r}")
+            try:
+                self._values[name] = OPTIONS[name].read(value.encode())
+            except BadValue as reason:
+                raise ConfigError(f"setting {name!r}: {reason}") from reason
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._values[name]
+
+    def number(self, name: str) -> int:
+        return int(self._values[name])
+
+    def is_on(self, name: str) -> bool:
+        return self._values[name] == b"yes"
+
+    def find(self, patterns: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The settings that fit one of the patterns; a plain name comes back in the case it was asked in."""
+        found: dict[bytes, bytes] = {}
+        for pattern in patterns:
+            if not re.search(rb"[*?\[]", pattern):
+                value = self._values.get(pattern.lower().decode("latin-1"))
+                if value is not None:
+                    found.setdefault(pattern, value)
+                continue
+            fits = compiled(pattern, True)
+            found.update({n.encode(): v for n, v in self._values.items() if fits(n.encode())})
+        return found
+
+    def change(self, words: list[bytes]) -> list[str]:
+        """Set name and value pairs, all or none; the names in lower case."""
+        if len(words) % 2:
+            raise fault(SYNTAX)
+        names = [word.lower().decode("latin-1") for word in words[::2]]
+        for name, sent in zip(names, words[::2], strict=True):
+            if name not in OPTIONS:
+                raise fault(b"ERR Unknown option or number of arguments for CONFIG SET - '" + sent + b"'")
+        changed: dict[str, bytes] = {}
+        for name, sent, value in zip(names, words[::2], words[1::2], strict=True):
+            changed[name] = self._checked(name, sent, value, is_duplicate=name in changed)
+        self._values.update(changed)
+        return names
+
+    @staticmethod
+    def _checked(name: str, sent: bytes, value: bytes, *, is_duplicate: bool) -> bytes:
+        option = OPTIONS[name]
+        if option.refusal is not None:
+            raise _failed(sent, option.refusal)
+        if is_duplicate:
+            raise _failed(sent, "duplicate parameter")
+        try:
+            return option.read(value)
+        except BadValue as reason:
+            raise _failed(sent, str(reason)) from None
+
+
+def _failed(sent: bytes, reason: str) -> CommandError:
+    argument = b"(possibly related to argument '" + sent + b"') - "
+    return fault(b"ERR CONFIG SET failed " + argument + reason.encode())

@@ -1,0 +1,509 @@
+"""One process's shared state: the keyspace, and everybody who may learn of a change to it.
+
+A command's outcome is handed out here, in this order:
+
+    events ──▶ subscribers        as they happen, inside EXEC too
+    touched ──▶ WATCH             as they happen
+    log ──▶ journal               after the command or the whole EXEC
+    ready keys ──▶ waiters        after that, oldest first, each with a fresh time; their outcomes likewise
+    queued requests of sessions whose wait is over
+    output ──▶ each session's `send`, one call each
+
+Every public method may be called from any thread: one lock guards everything. `send` is called under it and must
+neither block nor call back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from time import perf_counter_ns
+from typing import Final, TypeAlias
+
+from millstream.clock import Clock, SystemClock
+from millstream.engine import expiry
+from millstream.engine.keyspace import Keyspace
+from millstream.engine.outcome import NIL_ARRAY, Event, Outcome, Reply, Wait
+from millstream.engine.stream import Stream, sweep_idempotency
+from millstream.engine.table import Command
+from millstream.errors import CommandError
+from millstream.server import notify
+from millstream.server.blocking import Alarms, Owner, Place, Waiter, Waiters
+from millstream.server.call import ServerCall
+from millstream.server.commands import find
+from millstream.server.config import Config
+from millstream.server.pubsub import PubSub
+from millstream.server.resp import quoted
+from millstream.server.scripts import Scripts
+from millstream.server.session import Gate, Session
+from millstream.server.stats import Stats
+from millstream.server.timer import Timer
+from millstream.server.watching import Watches
+
+logger = logging.getLogger(__name__)
+
+LogLine: TypeAlias = tuple[int, tuple[bytes, ...]]  # a database and a command that replays what happened in it
+Journal: TypeAlias = Callable[[list[LogLine]], None]
+
+_SWEEP_SIZE: Final = 1000  # keys that expire in one go; the lock is free in between
+_IDEMPOTENCY_MS: Final = 1000
+_CROSS_DATABASES: Final = frozenset({"copy", "move", "swapdb"})
+_TIMEOUT_REPLIES: Final[dict[str, Reply]] = {"wait": 0, "waitaof": [0, 0]}
+# What these change is a connection: without one they mean nothing.
+_NEED_CONNECTION: Final = frozenset({
+    "auth", "discard", "exec", "hello", "monitor", "multi", "psubscribe", "punsubscribe", "quit", "reset", "select",
+    "ssubscribe", "subscribe", "sunsubscribe", "unsubscribe", "unwatch", "watch",
+})  # fmt: skip
+
+
+class Hub:
+    """The shared state of a broker; see the module."""
+
+    def __init__(
+        self,
+        keyspace: Keyspace | None = None,
+        clock: Clock | None = None,
+        *,
+        settings: dict[str, str] | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        """Settings are named as in CONFIG. With a clock of your own nothing happens by itself: call `tick`."""
+        self.lock = threading.RLock()
+        self.clock: Clock = clock or SystemClock()
+        self.config = Config(settings)
+        self.keyspace = keyspace or Keyspace(self.config.number("databases"))
+        self.stats = Stats()
+        self.waiters = Waiters()
+        self.alarms = Alarms()
+        self.pubsub: PubSub = PubSub()
+        self.watches = Watches(self.keyspace)
+        self.scripts = Scripts()
+        self.sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
+        self.monitors: dict[Session, None] = {}
+        self.gates: list[Gate] = []  # further reasons to refuse a command, asked in this order
+        self.letters: frozenset[str] = frozenset()  # of notify-keyspace-events
+        self.dirty = 0  # changes since the last save
+        self.active_expiry = True
+        self.started_ms = self.now_ms()
+        self.is_busy = False  # a command is running; only its own thread can see this under the lock
+        self.observed = False  # whether skipping Outcome would hide something from somebody
+        self._journal = journal
+        self._log: list[LogLine] = []
+        self._ready: dict[Place, None] = {}
+        self._is_serving = False
+        self._resumable: deque[Session] = deque()
+        self._unsent: list[Session] = []
+        self._leaving: list[Session] = []
+        self._ids = count(1)
+        self._swept_ms = self.started_ms
+        self._timer = Timer(self) if isinstance(self.clock, SystemClock) else None
+        self._house = Session(self, _nowhere)  # runs what comes without a connection
+        for name in settings or ():
+            self.apply_setting(name)
+        self.observe()
+
+    # What the outside calls
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+        return self.clock.now_ms()
+
+    @property
+    def journal(self) -> Journal | None:
+        """Gets the log lines of every command that changed something; more than one line as MULTI … EXEC."""
+        return self._journal
+
+    @journal.setter
+    def journal(self, journal: Journal | None) -> None:
+        with self.lock:
+            self._journal = journal
+            self.observe()
+
+    def session(
+        self, send: Callable[[bytes], None], closed: Callable[[], None] | None = None, *, address: bytes = b""
+    ) -> Session:
+        """A connection. Output goes to `send`; `closed` is called when the server ends it."""
+        with self.lock:
+            session = Session(self, send, closed, number=next(self._ids), address=address)
+            self.sessions[session.id] = session
+            self.stats.connections += 1
+            return session
+
+    def run(self, argv: list[bytes], db: int = 0, *, protocol: int = 2) -> Reply:
+        """Run one command that needs no connection; it does not block. Raises the error it answers with."""
+        with self.lock:
+            reply = self._perform_in_house(argv, db, protocol, may_block=False)[1]
+            self.finish()
+        assert not isinstance(reply, Wait), "a command waits although it may not"
+        if type(reply) is CommandError:
+            raise reply
+        return reply
+
+    def run_blocking(self, argv: list[bytes], db: int = 0, timeout_s: float | None = None) -> Reply:
+        """As `run`, but a command that blocks waits in this thread; after `timeout_s` it is given up: nil."""
+        caller = _Caller()
+        waiter = self.submit(argv, caller, db)
+        if waiter is not None and not caller.wait(timeout_s):
+            with self.lock:
+                if not waiter.is_over:
+                    self.give_up(waiter)
+                    return waiter.timeout_reply
+        if type(caller.reply) is CommandError:
+            raise caller.reply
+        return caller.reply
+
+    def submit(self, argv: list[bytes], owner: Owner, db: int = 0, *, protocol: int = 2) -> Waiter | None:
+        """Run a command that may block. `owner.resume(reply)` is called, at once or, if it waits, later.
+
+        The result is the waiter to `give_up`, or None if the reply was there at once. An error is a reply.
+        """
+        with self.lock:
+            waiter = None
+            try:
+                row, reply = self._perform_in_house(argv, db, protocol, may_block=True)
+            except CommandError as error:
+                reply = error
+            if isinstance(reply, Wait):
+                waiter = self.block(owner, row, reply, db, protocol)
+            else:
+                owner.resume(reply)
+            self.finish()
+            return waiter
+
+    def close(self) -> None:
+        """End all connections and waits, and the timer. The keyspace stays as it is."""
+        with self.lock:
+            self.is_busy = True
+            for session in list(self.sessions.values()):
+                session.shut()
+            for waiter in self.waiters.everyone():
+                self.end(waiter, waiter.timeout_reply)
+            if self._timer is not None:
+                self._timer.stop()
+            self.finish()
+
+    def apply(self, outcome: Outcome) -> Reply | Wait:
+        """Hand out the effects of a command that somebody else ran on the keyspace; its reply."""
+        with self.lock:
+            self.is_busy = True
+            self._spread(outcome.log, outcome.touched, outcome.events, outcome.ready)
+            self.dirty += outcome.dirty
+            if outcome.dirty:
+                self._aim_at_expiry()
+            self.finish()
+            return outcome.reply
+
+    def tick(self) -> None:
+        """Do what is due now: time waiters out, look at keys with claimable entries, expire keys and records."""
+        with self.lock:
+            self.is_busy = True
+            now_ms = self.now_ms()
+            while (waiter := self.alarms.pop_expired(now_ms)) is not None:
+                self.end(waiter, waiter.timeout_reply)
+            while (place := self.alarms.pop_claimable(now_ms)) is not None:
+                if isinstance(self._value_at(place, now_ms), Stream) and place in self.waiters:
+                    self._ready[place] = None
+            self._sweep_expired(now_ms)
+            self._sweep_idempotency(now_ms)
+            self.finish()
+
+    def next_due_ms(self) -> int | None:
+        """When `tick` will have something to do, or None."""
+        times = [self.alarms.next_ms()]
+        if self.active_expiry:
+            times.append(expiry.next_due_ms(self.keyspace))
+        if any(db.idempotent for db in self.keyspace):
+            times.append(self._swept_ms + _IDEMPOTENCY_MS)
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def keep_swept(self) -> None:
+        """Tell the timer that keys or idempotency records may now expire that it has not heard of."""
+        with self.lock:
+            due_ms = self.next_due_ms()
+            if self._timer is not None and due_ms is not None:
+                self._timer.aim(due_ms)
+
+    def observe(self) -> None:
+        """Bring `observed` up to date."""
+        self.observed = bool(
+            self._journal is not None
+            or self.letters
+            or len(self.waiters)
+            or len(self.watches)
+            or self.monitors
+        )
+
+    def apply_setting(self, name: str) -> None:
+        """A setting has a new value: act on it."""
+        settings = self.keyspace.settings
+        if name == "notify-keyspace-events":
+            self.letters = notify.parse(self.config[name]) or frozenset()
+            self.observe()
+        elif name.startswith("stream-"):
+            setattr(settings, name.replace("-", "_"), self.config.number(name))
+        elif name in ("proto-max-bulk-len", "client-query-buffer-limit"):
+            for session in list(self.sessions.values()):
+                session.follow_limits()
+
+    def show(self, session: Session, row: Command, argv: list[bytes]) -> None:
+        """Show a command to those who monitor; what is secret or only for operators is left out."""
+        if row.flags & {"admin", "skip_monitor"} or row.name in ("auth", "hello"):
+            return
+        seconds, ms = divmod(self.now_ms(), 1000)
+        words = b" ".join(map(quoted, argv))
+        line = b"+%d.%06d [%d %b] %b\r\n" % (seconds, ms * 1000, session.db, session.address, words)
+        for monitor in self.monitors:
+            monitor.push(line)
+
+    # Running a command, under the lock
+
+    def perform(
+        self, session: Session, row: Command, argv: list[bytes], now_ms: int, *, may_block: bool
+    ) -> Reply | Wait:
+        """Run one command for a session and hand out its effects, but for those that wait for `finish`."""
+        call = ServerCall(self, session, now_ms, may_block=may_block)
+        run = row.run
+        assert run is not None, row.name
+        started = perf_counter_ns()
+        try:
+            reply = run(call, argv)
+        except CommandError as error:
+            reply = error
+        except Exception:
+            logger.exception("A command failed in a way it must not: %s", row.name)
+            reply = CommandError(f"ERR internal error in '{row.name}'")
+        if call.events or call.readied or call.touches or call.logged:
+            self._spread(call.logged, call.touches, call.events, call.readied)
+        if call.dirty:
+            self.dirty += call.dirty
+            self._aim_at_expiry(row, call)
+        if type(reply) is not Wait:  # what waits is counted when it ends
+            self._count(row, reply, perf_counter_ns() - started)
+            if not call.events and "readonly" in row.flags:
+                self.stats.hits += 1
+        return reply
+
+    def _perform_in_house(
+        self, argv: list[bytes], db: int, protocol: int, *, may_block: bool
+    ) -> tuple[Command, Reply | Wait]:
+        row = find(argv)
+        if row.name in _NEED_CONNECTION:
+            raise CommandError(f"ERR '{row.name}' needs a connection")
+        self.is_busy = True
+        self._house.db = db
+        self._house.protocol = protocol
+        return row, self.perform(self._house, row, argv, self.now_ms(), may_block=may_block)
+
+    def _count(self, row: Command, reply: Reply | Wait, nanoseconds: int) -> None:
+        stats = self.stats
+        stats.commands += 1
+        counters = stats.of(row.name)
+        counters.calls += 1
+        counters.nanoseconds += nanoseconds
+        if type(reply) is CommandError:
+            counters.failed += 1
+            stats.count_error(reply)
+
+    def _spread(
+        self, log: list[LogLine], touched: list[Place], events: list[Event], ready: list[Place]
+    ) -> None:
+        if events:
+            self._tell(events)
+        if touched and len(self.watches):
+            for place in touched:
+                self.watches.touch(place)
+        if log and self._journal is not None:
+            self._log += log
+        if ready and len(self.waiters):
+            for place in ready:
+                if place in self.waiters:
+                    self._ready[place] = None
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            if event.kind == "m":
+                self.stats.misses += 1
+            elif event.kind == "x":
+                self.stats.expired += 1
+            if event.kind in self.letters:
+                for channel, payload in notify.messages(event, self.letters):
+                    self.pubsub.publish(channel, payload)
+
+    def _aim_at_expiry(self, row: Command | None = None, call: ServerCall | None = None) -> None:
+        """Let the timer know of the next key to expire, cheaply when only one database can have changed."""
+        if self._timer is None:
+            return
+        if row is None or call is None or row.name in _CROSS_DATABASES:
+            self.keep_swept()
+            return
+        if self.active_expiry and (due_ms := call.db.expires.next_ms()) is not None:
+            self._timer.aim(due_ms)
+        if call.db.idempotent:
+            self._timer.aim(self._swept_ms + _IDEMPOTENCY_MS)
+
+    # After a command
+
+    def commit(self) -> None:
+        """After a command or a whole EXEC: log what it did, and serve those who waited for it."""
+        if self._log:
+            self._write_log()
+        if self._ready and not self._is_serving:
+            self._serve_ready()
+
+    def finish(self) -> None:
+        """Before leaving the lock: commit, let sessions whose wait is over go on, send all output."""
+        self.commit()
+        while self._resumable:
+            self._resumable.popleft().advance()
+        while self._unsent:
+            unsent, self._unsent = self._unsent, []
+            for session in unsent:
+                session.flush()
+        self.is_busy = False
+        while self._leaving:
+            self._leaving.pop().forget()
+
+    def resume_later(self, session: Session) -> None:
+        """A session has more to do once the current one is through."""
+        self._resumable.append(session)
+
+    def send_later(self, session: Session) -> None:
+        """A session has output."""
+        self._unsent.append(session)
+
+    def close_later(self, session: Session) -> None:
+        """A session is to be forgotten once the current command is through."""
+        self._leaving.append(session)
+
+    def _write_log(self) -> None:
+        lines, self._log = self._log, []
+        if self._journal is not None:
+            if len(lines) > 1:
+                lines = [(lines[0][0], (b"MULTI",)), *lines, (lines[-1][0], (b"EXEC",))]
+            self._journal(lines)
+
+    def _serve_ready(self) -> None:
+        """Run waiting commands again, round by round: what one of them does may make another key ready."""
+        self._is_serving = True
+        try:
+            while self._ready:
+                places, self._ready = self._ready, {}
+                for place in places:
+                    self._serve(place)
+        finally:
+            self._is_serving = False
+
+    def _serve(self, place: Place) -> None:
+        """Run those who wait for a key now, in the order they blocked, each at most once."""
+        for waiter in self.waiters.at(place):
+            now_ms = self.now_ms()
+            if waiter.is_waiting and waiter.wants(self._value_at(place, now_ms)):
+                self._run_again(waiter, now_ms)
+
+    def _run_again(self, waiter: Waiter, now_ms: int) -> None:
+        self.waiters.remove(waiter)
+        session = waiter.owner if isinstance(waiter.owner, Session) else self._house
+        session.db, session.protocol = waiter.db, waiter.protocol
+        session.is_running = True
+        reply = self.perform(session, waiter.row, waiter.argv, now_ms, may_block=True)
+        session.is_running = False
+        if self._log:
+            self._write_log()
+        if isinstance(reply, Wait):
+            waiter.argv = reply.argv
+            self._enqueue(waiter, reply)  # behind the others, with its first deadline
+            session.send_deferred()
+        else:
+            self._conclude(waiter, reply)
+
+    def _value_at(self, place: Place, now_ms: int) -> object | None:
+        db = self.keyspace.databases[place[0]]
+        if place[1] in db.expires and db.expires[place[1]] < now_ms:
+            return None
+        return db.values.get(place[1])
+
+    # Waiting
+
+    def block(self, owner: Owner, row: Command, wait: Wait, db: int, protocol: int) -> Waiter:
+        """Let a command wait that found nothing."""
+        deadline_ms = self.now_ms() + wait.timeout_ms if wait.timeout_ms else None
+        timeout_reply = _TIMEOUT_REPLIES.get(row.name, NIL_ARRAY)
+        waiter = Waiter(owner, row, wait.argv, db, wait.keys, deadline_ms, wait.group, timeout_reply, protocol)
+        self._enqueue(waiter, wait)
+        self.alarms.at_deadline(waiter)
+        if self._timer is not None and (due_ms := self.alarms.next_ms()) is not None:
+            self._timer.aim(due_ms)
+        self.observe()
+        return waiter
+
+    def _enqueue(self, waiter: Waiter, wait: Wait) -> None:
+        self.waiters.add(waiter)
+        if wait.wake_at_ms is not None:
+            for place in waiter.places:
+                self.alarms.at_claim(place, wait.wake_at_ms)
+            if self._timer is not None:
+                self._timer.aim(wait.wake_at_ms + 1)
+
+    def end(self, waiter: Waiter, reply: Reply) -> None:
+        """End a wait with this reply; it counts as a call of the command."""
+        self._count(waiter.row, reply, 0)
+        self._conclude(waiter, reply)
+
+    def give_up(self, waiter: Waiter) -> None:
+        """End a wait without a reply: its owner has gone. Nothing was taken and nothing is."""
+        with self.lock:
+            self.waiters.remove(waiter)
+            waiter.is_over = True
+            self.observe()
+
+    def _conclude(self, waiter: Waiter, reply: Reply) -> None:
+        self.give_up(waiter)
+        waiter.owner.resume(reply)
+
+    # Sweeping
+
+    def _sweep_expired(self, now_ms: int) -> None:
+        """Expire keys that are due; with a timer only some, for the next round is near."""
+        while self.active_expiry:
+            outcome = expiry.sweep(self.keyspace, now_ms, _SWEEP_SIZE)
+            self._spread([], outcome.touched, outcome.events, outcome.ready)
+            self.dirty += outcome.dirty
+            if outcome.log and self._journal is not None:
+                self._journal(outcome.log)  # each key for itself: no MULTI
+            if self._timer is not None or outcome.reply != _SWEEP_SIZE:
+                return
+
+    def _sweep_idempotency(self, now_ms: int) -> None:
+        if 0 <= now_ms - self._swept_ms < _IDEMPOTENCY_MS:
+            return
+        self._swept_ms = now_ms
+        for db in self.keyspace:
+            if db.idempotent:
+                sweep_idempotency(db, now_ms)
+
+
+class _Caller:
+    """A thread that waits for a command."""
+
+    __slots__ = ("_answered", "reply")
+
+    def __init__(self) -> None:
+        self.reply: Reply = None
+        self._answered = threading.Lock()
+        self._answered.acquire()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the reply; whether it came in time."""
+        return self._answered.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+    def resume(self, reply: Reply) -> None:
+        self.reply = reply
+        self._answered.release()
+
+
+def _nowhere(data: bytes) -> None:
+    """Where the output of the house session goes; it has none."""

