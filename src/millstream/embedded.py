@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any, Final
 
 import redis
@@ -36,7 +37,7 @@ def make_client(hub: Hub, db: int = 0, **options: Any) -> redis.Redis:
     There is no network that could hang, so `socket_timeout` is None unless given: a read blocks as long as its BLOCK.
     """
     is_single = options.pop("single_connection_client", False)
-    client = redis.Redis(db=db, **_defaults(options))
+    client = redis.Redis(db=db, **_defaults(redis.Redis, options))
     pool: Any = client.connection_pool
     pool.connection_class = EmbeddedConnection
     pool.connection_kwargs["hub"] = hub
@@ -48,22 +49,21 @@ def make_client(hub: Hub, db: int = 0, **options: Any) -> redis.Redis:
 
 def make_async_client(hub: Hub, db: int = 0, **options: Any) -> redis.asyncio.Redis:
     """A `redis.asyncio.Redis` on this hub; the options are those of redis.asyncio.Redis, and see `make_client`."""
-    client = redis.asyncio.Redis(db=db, **_defaults(options))
+    client = redis.asyncio.Redis(db=db, **_defaults(redis.asyncio.Redis, options))
     pool: Any = client.connection_pool
     pool.connection_class = AsyncEmbeddedConnection
     pool.connection_kwargs["hub"] = hub
     return client
 
 
-def _defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with what is different without a network."""
+def _defaults(kind: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a client with what is different without a network."""
     options = {"host": _HOST, "port": 0, "socket_timeout": None, "socket_connect_timeout": None, **options}
-    try:
+    if "maint_notifications_config" in signature(kind).parameters:  # since redis-py 7, for asyncio since 8
         from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:  # redis-py before 7
-        return options
-    # Nobody will move this server: spare each new connection the question.
-    options.setdefault("maint_notifications_config", MaintNotificationsConfig(enabled=False))
+
+        # Nobody will move this server: spare each new connection the question.
+        options.setdefault("maint_notifications_config", MaintNotificationsConfig(enabled=False))
     return options
 
 

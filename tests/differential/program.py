@@ -94,12 +94,18 @@ class PlainSource:
         if self._rng.random() < 0.1:
             return self._streams.command()
         argv = programs_plain.random_command(self._rng)
-        return [b"GET", argv[1]] if self._desynchronises(argv) else argv
+        return [b"DBSIZE"] if self._parts_the_servers(argv) else argv
 
-    def _desynchronises(self, argv: list[bytes]) -> bool:
-        """SET IFDEQ with a bad digest and GET: Redis 8.10.2 answers it twice, and all that follows is off by one."""
-        words = {word.upper() for word in argv}
-        return argv[0].upper() == b"SET" and b"GET" in words and bool(words & {b"IFDEQ", b"IFDNE"})
+    def _parts_the_servers(self, argv: list[bytes]) -> bool:
+        """Whether two servers could not be compared after this command.
+
+        RANDOMKEY, and SCAN with a cursor it accepts, remove the expired keys they meet, which are not the same ones.
+        SET IFDEQ with a bad digest and GET is answered twice by Redis 8.10.2: all that follows is off by one.
+        """
+        name, words = argv[0].upper(), {word.upper() for word in argv}
+        if name == b"SCAN":
+            return argv[1:2] == [b"0"]
+        return name == b"RANDOMKEY" or (name == b"SET" and b"GET" in words and bool(words & {b"IFDEQ", b"IFDNE"}))
 
     def probes(self) -> list[list[bytes]]:
         return self._look_at([pick(self._rng, programs_plain.PLAIN_KEYS)])

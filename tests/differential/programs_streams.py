@@ -263,5 +263,5 @@ def make_safe(argv: list[bytes]) -> list[bytes]:
     elif name == b"XIDMPRECORD" and len(argv) == 5:
         ms = argv[4].split(b"-")[0].strip().lstrip(b"+")
         if ms.isdigit() and int(ms) < SAFE_MS:
-            argv[4] = b"999-9"
+            argv[4] = b"999-123456"
     return argv

@@ -251,7 +251,9 @@ def xclaim(rng: random.Random, state: State) -> list[bytes]:
         moment = state.now_ms + pick(rng, (-100000, -1000, -5, -1, 0, 1, 100000))
         chunks.append([cased(rng, b"TIME"), b"%d" % moment if rng.random() < 0.8 else an_integer(rng, 0, 9)])
     if rng.random() < 0.2:
-        chunks.append([cased(rng, b"RETRYCOUNT"), an_integer(rng, 0, 9, odd=0.2)])
+        count = an_integer(rng, 0, 9, odd=0.2)
+        # Valkey lets the counter wrap around
+        chunks.append([cased(rng, b"RETRYCOUNT"), count if state.new_words else count[:9]])
     if rng.random() < 0.25:
         chunks.append([cased(rng, b"FORCE")])
     if rng.random() < 0.25:

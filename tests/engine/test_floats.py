@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.engine.floats import (
+    Extended,
     add_extended,
     double_text,
     extended_text,
@@ -85,23 +86,42 @@ def test_this_is_no_bound(word: bytes) -> None:
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=10, min_value=-(10**8), max_value=10**8))
 def test_an_eighty_bit_number_keeps_seventeen_places(value: object) -> None:
     parsed = parse_extended(str(value).encode())
-    assert isinstance(parsed, Fraction)
+    assert isinstance(parsed, Extended)
     assert abs(Fraction(extended_text(parsed).decode()) - Fraction(str(value))) < Fraction(1, 10**10)
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_sums_are_rounded_to_sixty_four_bits(left: int, right: int) -> None:
-    total = add_extended(Fraction(left), Fraction(right))
+def test_sums_of_whole_numbers_are_exact(left: int, right: int) -> None:
+    total = add_extended(Extended(left, 0), Extended(right, 0))
     assert total is not None
-    assert abs(total - (left + right)) <= 1  # 65 bits lose at most the last one
-    assert total == left + right or abs(left + right) >= 2**64
+    assert _value(total) == left + right
+
+
+def _value(number: Extended) -> Fraction:
+    return number.bits * Fraction(2) ** number.power
+
+
+@given(st.fractions(), st.fractions())
+def test_a_sum_is_the_nearest_there_is(left: Fraction, right: Fraction) -> None:
+    one, two = (parse_extended(_decimal(value)) for value in (left, right))
+    assert isinstance(one, Extended)
+    assert isinstance(two, Extended)
+    total = add_extended(one, two)
+    assert total is not None
+    assert abs(total.bits) <= 2**64
+    assert abs(_value(total) - (_value(one) + _value(two))) <= Fraction(2) ** total.power / 2
+
+
+def _decimal(value: Fraction) -> bytes:
+    """A fraction cut to thirty places."""
+    return b"%de-30" % int(value * 10**30)
 
 
 def test_what_is_not_finite_has_no_sum() -> None:
-    assert add_extended(math.inf, Fraction(1)) is None
+    assert add_extended(math.inf, Extended(1, 0)) is None
     largest = parse_extended(b"0x1.fffffffffffffffep16383")
-    assert isinstance(largest, Fraction)
+    assert isinstance(largest, Extended)
     assert add_extended(largest, largest) is None
     assert parse_extended(b"0x1p16384") is None
     assert parse_extended(b"0x1p-16446") is None
-    assert parse_extended(b"0x1p-16445") is not None
+    assert parse_extended(b"0x1p-16445") == Extended(1, -16445)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from millstream.clock import ManualClock
 from millstream.server.hub import Hub, LogLine
 from millstream.server.session import Session
@@ -45,6 +47,12 @@ class Peer:
         data = b"".join(self._received)
         self._received.clear()
         return data
+
+    def wait(self, end: bytes) -> None:
+        """Wait until what has come ends like this: for what the timer does on a real clock."""
+        deadline = time.monotonic() + 5
+        while not b"".join(self._received).endswith(end) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     @property
     def is_blocked(self) -> bool:

@@ -158,7 +158,8 @@ def test_every_command_has_documentation(a: Peer) -> None:
 def test_info_has_sections_in_order_and_none_for_what_it_does_not_know(a: Peer) -> None:
     text = a("INFO").split(b"\r\n", 1)[1]
     titles = re.findall(rb"^# (\w+)\r$", text, re.MULTILINE)
-    assert titles == b"Server Clients Memory Persistence Stats Replication CPU Modules Errorstats Cluster Keyspace".split()
+    usual = b"Server Clients Memory Persistence Stats Replication CPU Modules Errorstats Cluster Keyspace"
+    assert titles == usual.split()
     assert a("INFO nope") == b"$0\r\n\r\n"
     assert b"# Commandstats\r\n" in a("INFO everything")
     assert a("INFO KEYSPACE").startswith(b"$12\r\n# Keyspace\r\n")
@@ -168,8 +169,9 @@ def test_commands_and_errors_are_counted(a: Peer) -> None:
     for request in ("SET k x", "INCR k", "GET", "NOPE", "XGROUP DESTROY none g"):
         a(request)
     text = a("INFO all")
-    assert re.search(rb"\r\ncmdstat_incr:calls=1,usec=\d+,usec_per_call=[\d.]+,rejected_calls=0,failed_calls=1\r\n", text)
-    assert re.search(rb"\r\ncmdstat_get:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0\r\n", text)
+    ran = rb"calls=1,usec=\d+,usec_per_call=[\d.]+,rejected_calls=0,failed_calls=1"
+    assert re.search(rb"\r\ncmdstat_incr:" + ran + rb"\r\n", text)
+    assert b"\r\ncmdstat_get:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0\r\n" in text
     assert b"\r\ncmdstat_xgroup|destroy:calls=1," in text
     assert b"\r\nerrorstat_ERR:count=4\r\n" in text
     assert b"\r\ntotal_error_replies:4\r\n" in text
@@ -221,8 +223,9 @@ def test_a_lock_is_released_extended_and_taken_again(world: World, a: Peer) -> N
     "script",
     [
         'if redis.call("get",KEYS[1]) == ARGV[1] then return redis.call("del",KEYS[1]) else return 0 end',
-        "if redis.call('GET', KEYS[1]) == ARGV[1] then\n  return redis.call('DEL', KEYS[1]) -- ours\nelse\n return 0\nend",
-        "--[[ release ]] local v = redis.call('get', KEYS[1]); if v == ARGV[1] then return redis.call('del', KEYS[1]) end; return 0",
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then\n return redis.call('DEL', KEYS[1]) -- ours\nelse return 0\nend",
+        "--[[ ours ]] local v = redis.call('get', KEYS[1]); "
+        "if v == ARGV[1] then return redis.call('del', KEYS[1]) end; return 0",
         "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) return 1 end return 0",
     ],
 )

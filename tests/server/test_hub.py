@@ -52,7 +52,7 @@ def test_a_command_runs_without_a_connection(world: World) -> None:
 
 def test_an_error_is_raised(world: World) -> None:
     for argv in ([b"NOPE"], [b"GET"], [b"XADD", b"s", b"0-0", b"f", b"v"]):
-        with pytest.raises(CommandError, match="^ERR "):
+        with pytest.raises(CommandError, match=r"^ERR "):
             world.hub.run(argv)
 
 
@@ -138,7 +138,7 @@ def test_an_error_reaches_a_thread_that_waited() -> None:
     hub = Hub()
     hub.run(words("XGROUP CREATE s g $ MKSTREAM"))
     threading.Timer(0.02, hub.run, [words("DEL s")]).start()
-    with pytest.raises(CommandError, match="^NOGROUP"):
+    with pytest.raises(CommandError, match=r"^NOGROUP"):
         hub.run_blocking(words("XREADGROUP GROUP g c BLOCK 0 STREAMS s >"))
     hub.close()
 

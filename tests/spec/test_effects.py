@@ -93,6 +93,8 @@ NO_EFFECT = [
     ("XGROUP DELCONSUMER s g d", 0),
     ("XCLAIM s g c 60000 1-0", []),
     ("XCLAIM s g c 0 3-0", []),
+    ("XCLAIM s g c 60000 1-0 LASTID 2-0", []),
+    ("XCLAIM s g c 60000 1-0 LASTID 1-0", []),
     ("XAUTOCLAIM s g c 60000 0", ["0-0", [], []]),
     ("XCFGSET s IDMP-DURATION 100 IDMP-MAXSIZE 100", "OK"),
     ("XLEN s", 3),

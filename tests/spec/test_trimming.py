@@ -140,6 +140,13 @@ def test_without_a_limit_a_hundred_nodes_worth_is_the_limit(e: Engine) -> None:
     assert e("XLEN", "s") == 2
 
 
+def test_nodes_without_a_number_of_entries_have_a_limit_of_ten_thousand(e: Engine) -> None:
+    """New §7.3: 100 x stream-node-max-entries, replaced by 10000 if that is not positive."""
+    nodes(e, 11_000, 0)
+    per_node = 11_000 // e.info()["radix-tree-keys"]
+    assert 10_000 - 2 * per_node < e("XTRIM", "s", "MAXLEN", "~", 1) <= 10_000
+
+
 def test_limit_zero_is_no_limit(e: Engine) -> None:
     nodes(e, 102, 1)
     assert e("XTRIM", "s", "MAXLEN", "~", 1, "LIMIT", 0) == 101
@@ -223,6 +230,57 @@ def test_a_node_may_have_one_byte_less_than_its_limit(e: Engine, size: int, keys
     e("XADD", "s", "1-0", "f", "v")
     e("XADD", "s", "2-0", "f", "x" * size)
     assert e.info()["radix-tree-keys"] == keys
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        # a canonical int64 takes its shortest integer form, and a byte for the way back
+        ("0", 2), ("127", 2), ("128", 3), ("-1", 3), ("4095", 3), ("-4096", 3), ("4096", 4), ("-4097", 4),
+        ("32767", 4), ("-32768", 4), ("32768", 5), ("-32769", 5), ("8388607", 5), ("8388608", 6), ("-8388609", 6),
+        ("2147483647", 6), ("2147483648", 10), ("-9223372036854775808", 10), ("9223372036854775807", 10),
+        # everything else is a string: one, two or five bytes before it, one or two for the way back
+        ("", 2), ("01", 4), ("-0", 4), ("+1", 4), (" 1", 4), ("9223372036854775808", 21), ("x" * 63, 65),
+        ("x" * 64, 67), ("x" * 125, 128), ("x" * 126, 130), ("x" * 2000, 2004), ("x" * 4095, 4099),
+        ("x" * 4096, 4103),
+    ],
+)  # fmt: skip
+def test_a_node_is_as_large_as_its_listpack(e: Engine, value: str, size: int) -> None:
+    """Base §7.6, §12.2, new §10.4: 26 bytes for the first entry `f <value>`, and the value's own."""
+    for limit, keys in ((26 + size + 2, 2), (26 + size + 3, 1)):
+        e("DEL", "s")
+        e.configure("stream-node-max-bytes", limit)
+        e("XADD", "s", "1-0", "f", value)
+        e("XADD", "s", "2-0", "f", "v")
+        assert e.info()["radix-tree-keys"] == keys
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "fields", "size"),
+    [
+        ("2-0", ["f", "v"], 11),  # the names of the first entry: values only
+        ("2-0", ["g", "v"], 16),  # other names: their number and themselves
+        ("2-0", ["f", "v", "f", "v"], 22),
+        ("2-0", ["f", "v", "ff", "v"], 23),
+        ("128-0", ["f", "v"], 11),  # ids are kept as differences to the first
+        ("129-0", ["f", "v"], 12),
+        ("5000-0", ["f", "v"], 13),
+        ("1-128", ["f", "v"], 12),
+        ("2-300", ["f", "v"], 12),
+        ("1767225600000-0", ["f", "v"], 19),
+    ],
+)
+def test_a_node_grows_by_the_listpack_of_an_entry(
+    e: Engine, entry_id: str, fields: list[str], size: int
+) -> None:
+    """New §10.4: flags, two differences, names and values, the number of elements."""
+    for limit, keys in ((29 + size + 2, 2), (29 + size + 3, 1)):
+        e("DEL", "s")
+        e.configure("stream-node-max-bytes", limit)
+        e("XADD", "s", "1-0", "f", "v")
+        e("XADD", "s", entry_id, *fields)
+        e("XADD", "s", "9999999999999-0", "f", "v")
+        assert e.info()["radix-tree-keys"] == keys
 
 
 # What trimming changes (new §7.4, §7.6)

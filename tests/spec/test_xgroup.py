@@ -191,6 +191,15 @@ def test_who_is_seen_and_who_is_active(e: Engine, words: str, seen: bool | None,
     assert times(e) == (e.near(0 if seen else 500), e.near(0 if active else 500))
 
 
+@pytest.mark.parametrize("options", ["", "CLAIM 60000", "NOACK"])
+def test_a_read_of_nothing_is_seen_but_not_active(e: Engine, options: str) -> None:
+    e.stream(1, "g")
+    e.deliver("g", "c")
+    e.wait(500)
+    assert e("XREADGROUP", "GROUP", "g", "c", *options.split(), "STREAMS", "s", ">") is NIL_ARRAY
+    assert times(e) == (e.near(0), e.near(500))
+
+
 # XREADGROUP (base §7.10)
 
 UNBALANCED = "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."

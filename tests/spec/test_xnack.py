@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .support import BAD_ID, LLMAX, NIL_ARRAY, NOT_AN_INTEGER, WRONG_TYPE, Engine, arity, ids_of, spelled
+from .support import BAD_ID, LLMAX, NIL_ARRAY, NOT_AN_INTEGER, WRONG_TYPE, Engine, arity, engine_only, ids_of, spelled
 
 NO_GROUP = "NOGROUP No such key 's' or consumer group 'nog'"
 NO_KEY = "NOGROUP No such key 'none' or consumer group 'g'"
@@ -268,6 +268,18 @@ def test_among_equal_times_the_entry_touched_later_comes_later(delivered: Engine
         delivered("XCLAIM", "s", "g", "c1", 0, entry_id, "TIME", 1000)
     delivered("XCLAIM", "s", "g", "c1", 0, "4-0", "TIME", 999)
     assert ids_of(delivered.claim("g", "c2", 0)) == ["4-0", "2-0", "1-0", "3-0"]
+
+
+@engine_only
+def test_a_first_delivery_goes_to_the_end_whatever_the_clock_says(e: Engine) -> None:
+    """T7: with a clock that stepped back, an entry that is due waits behind one that is not."""
+    e.stream(2, "g")
+    e.deliver("g", "c1", "COUNT", 1)
+    e.wait(-5000)
+    e.deliver("g", "c1")
+    e.wait(5100)
+    assert e.claim("g", "c2", 1000) is NIL_ARRAY
+    assert ids_of(e.claim("g", "c2", 100)) == ["1-0", "2-0"]
 
 
 def test_the_end_of_the_zone_may_be_taken_away(delivered: Engine) -> None:

@@ -267,6 +267,20 @@ def test_a_released_entry_is_due_only_while_min_idle_is_not_above_the_time(e: En
     assert e("XCLAIM", "s", "g", "c2", LLMAX, "1-0", "JUSTID") == ["1-0"]
 
 
+@engine_only
+def test_a_delivery_in_the_future_counts_as_long_ago(e: Engine) -> None:
+    """§4.2 step 1, §4.3: unsigned, so it is claimable and shown with a negative idle; XPENDING shows 0.
+
+    A real server reaches this through RESTORE only, the engine when its clock steps back.
+    """
+    e.stream(1, "g")
+    e.deliver("g", "c1")
+    e.wait(-400)
+    assert e.pending() == [["1-0", "c1", 0, 1]]
+    assert e.claim("g", "c2", LLMAX) == [shown("1-0", -400, 1)]
+    assert e.claim("g", "c2", 1) is NIL_ARRAY
+
+
 def test_claiming_makes_a_consumer_active(e: Engine) -> None:
     """§4.3: consumer active_time := now."""
     aged(e, 1, 100)

@@ -2,7 +2,7 @@
 
 Scores are doubles. Redis prints them with Grisu2, which is always correct but in one of a thousand cases not the
 shortest text, so `repr` would differ; `double_text` follows the same steps. INCRBYFLOAT computes with the 80-bit
-numbers of x86, of which Python has none: they are fractions here, rounded to 64 significant bits.
+numbers of x86, of which Python has none: here they are pairs of integers, rounded to 64 significant bits.
 
     word ── parse_double ──▶ float ── double_text ──▶ bytes          ZADD, ZINCRBY, replies
     word ── parse_bound ──▶ float                                    score ranges: C rules, generous
@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import math
 import re
-from fractions import Fraction
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
-Extended: TypeAlias = "Fraction | float"  # a float only for the two infinities
+
+class Extended(NamedTuple):
+    """An 80-bit number: so many times two to the power."""
+
+    bits: int  # at most 64 of them, and a sign
+    power: int  # from -16445
+
 
 _DECIMAL: Final = re.compile(rb"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 _HEX: Final = re.compile(rb"([+-]?)0[xX]([0-9a-fA-F]*)(?:\.([0-9a-fA-F]*))?(?:[pP]([+-]?\d+))?")
@@ -59,8 +64,8 @@ def double_text(value: float) -> bytes:
     return (b"-" if value < 0 else b"") + _laid_out(digits, power)
 
 
-def parse_extended(word: bytes) -> Extended | None:
-    """An INCRBYFLOAT operand, or None when it is no number or beyond the range of 80-bit floats."""
+def parse_extended(word: bytes) -> Extended | float | None:
+    """An INCRBYFLOAT operand, or None when it is no number or beyond the range; a float only for the infinities."""
     if len(word) >= _EXTENDED_MAX_CHARS:
         return None
     if match := _INFINITY.fullmatch(word):
@@ -68,25 +73,31 @@ def parse_extended(word: bytes) -> Extended | None:
     exact = _exact(word)
     if exact is None:
         return None
-    rounded = _to_extended(exact)
-    return None if rounded is None or (exact and not rounded) else rounded
+    rounded = _to_extended(*exact)
+    return None if rounded is None or (exact[0] and not rounded.bits) else rounded
 
 
-def add_extended(left: Extended, right: Extended) -> Fraction | None:
+def add_extended(left: Extended | float, right: Extended | float) -> Extended | None:
     """The sum, or None when it is not finite."""
-    if not isinstance(left, Fraction) or not isinstance(right, Fraction):
+    if isinstance(left, float) or isinstance(right, float):
         return None
-    return _to_extended(left + right)
+    power = min(left.power, right.power)
+    total = (left.bits << (left.power - power)) + (right.bits << (right.power - power))
+    return _to_extended(total << max(power, 0), 1 << max(-power, 0))
 
 
-def extended_text(value: Fraction) -> bytes:
+def extended_text(value: Extended) -> bytes:
     """17 digits behind the point, trailing zeros cut off."""
-    scaled = round(abs(value) * 10**17)
+    scaled = abs(value.bits) * 10**17
+    if value.power >= 0:
+        scaled <<= value.power
+    else:
+        scaled = _quotient(scaled, 1 << -value.power)
     whole, rest = divmod(scaled, 10**17)
     text = _decimal(whole)
     if rest:
         text += f".{rest:017d}".rstrip("0")
-    return ("-" + text if value < 0 and scaled else text).encode()
+    return ("-" + text if value.bits < 0 and scaled else text).encode()
 
 
 def _any_double(word: bytes) -> float | None:
@@ -155,8 +166,8 @@ def _decimal(number: int) -> str:
     return _decimal(head) + str(tail).zfill(_CHUNK)
 
 
-def _exact(word: bytes) -> Fraction | None:
-    """The number a decimal or hexadecimal text names; far out of range it is only kept out of range."""
+def _exact(word: bytes) -> tuple[int, int] | None:
+    """The fraction that a decimal or hexadecimal text names; far out of range it is only kept out of range."""
     base, per_digit, match = 10, 10, _DECIMAL.fullmatch(word)
     if match is None:
         base, per_digit, match = 2, 16, _HEX.fullmatch(word)
@@ -165,31 +176,28 @@ def _exact(word: bytes) -> Fraction | None:
     fraction = match[3] or b""
     digits = (match[2] or b"") + fraction
     mantissa = _integer(digits) if base == 10 else int(digits, 16)
-    if mantissa == 0:
-        return Fraction(0)
-    exponent = max(-_FAR[base], min(_FAR[base], _bounded(match[4])))
-    value = mantissa * _power(base, exponent) * _power(per_digit, -len(fraction))
-    return -value if match[1] == b"-" else value
+    exponent = max(-_FAR[base], min(_FAR[base], _bounded(match[4]))) if mantissa else 0
+    numerator = mantissa * int(base ** max(exponent, 0))
+    divisor = int(base ** max(-exponent, 0)) * int(per_digit ** len(fraction))
+    return (-numerator if match[1] == b"-" else numerator), divisor
 
 
-def _power(base: int, exponent: int) -> Fraction:
-    return Fraction(base**exponent) if exponent >= 0 else Fraction(1, base**-exponent)
+def _quotient(numerator: int, divisor: int) -> int:
+    """Divided and rounded, a half to the even neighbour; both are positive."""
+    whole, rest = divmod(numerator, divisor)
+    return whole + (2 * rest > divisor or (2 * rest == divisor and whole & 1))
 
 
-def _to_extended(value: Fraction) -> Fraction | None:
-    """Rounded to nearest even with 64 bits; None when it is too large."""
-    if not value:
-        return value
-    size = abs(value)
-    # the power of two of the last of 64 bits, at most one too low
-    power = size.numerator.bit_length() - size.denominator.bit_length() - 64
-    if size >= _power(2, power + 64):
+def _to_extended(numerator: int, divisor: int) -> Extended | None:
+    """A fraction rounded to 64 bits; None when it is too large."""
+    size = abs(numerator)
+    power = max(size.bit_length() - divisor.bit_length() - 64, -16445)
+    if size << max(-power - 64, 0) >= divisor << max(power + 64, 0):  # it would have 65 bits
         power += 1
-    power = max(power, -16445)
-    rounded = round(size / _power(2, power)) * _power(2, power)
-    if rounded >= 2**16384:
+    bits = _quotient(size << max(-power, 0), divisor << max(power, 0))
+    if bits.bit_length() + power > 16384:
         return None
-    return -rounded if value < 0 else rounded
+    return Extended(-bits if numerator < 0 else bits, power)
 
 
 def _laid_out(digits: bytes, power: int) -> bytes:
@@ -208,12 +216,10 @@ def _laid_out(digits: bytes, power: int) -> bytes:
 @cache
 def _power_of_ten(index: int) -> tuple[int, int]:
     """Ten to the power 8 * index - 348 as 64 bits and a power of two, rounded to nearest."""
-    exact = _power(10, 8 * index - 348)
-    power = exact.numerator.bit_length() - exact.denominator.bit_length() - 64
-    if exact >= _power(2, power + 64):
-        power += 1
-    bits = round(exact / _power(2, power))
-    return (bits >> 1, power + 1) if bits == 1 << 64 else (bits, power)
+    tens = 8 * index - 348
+    exact = _to_extended(int(10 ** max(tens, 0)), int(10 ** max(-tens, 0)))
+    assert exact is not None  # doubles do not reach that far
+    return exact
 
 
 def _scaling(power: int) -> tuple[int, int, int]:

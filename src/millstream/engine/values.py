@@ -85,11 +85,12 @@ class SetOf:
 class SortedSet:
     """Members with scores, ordered by score, then by bytes. No score is nan."""
 
-    __slots__ = ("_blocks", "scores")
+    __slots__ = ("_blocks", "_lasts", "scores")
 
     def __init__(self) -> None:
         self.scores: dict[bytes, float] = {}
         self._blocks: list[list[tuple[float, bytes]]] = []  # none is empty
+        self._lasts: list[tuple[float, bytes]] = []  # the last pair of each block, to bisect
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -171,39 +172,34 @@ class SortedSet:
         twin = SortedSet()
         twin.scores = dict(self.scores)
         twin._blocks = [block.copy() for block in self._blocks]
+        twin._lasts = list(self._lasts)
         return twin
 
-    def _block_of(self, pair: tuple[float] | tuple[float, bytes]) -> int:
-        """The first block whose last pair is not below this one; one past the end if there is none."""
-        low, high = 0, len(self._blocks)
-        while low < high:
-            middle = (low + high) // 2
-            if self._blocks[middle][-1] < pair:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
     def _place(self, pair: tuple[float] | tuple[float, bytes]) -> int:
-        at = self._block_of(pair)
+        """How many pairs are below this one; a pair of a score alone is below each pair with that score."""
+        at = bisect_left(self._lasts, pair)
         before = sum(map(len, self._blocks[:at]))
-        # a pair of one is below each pair with that score
         return before if at == len(self._blocks) else before + bisect_left(self._blocks[at], pair)
 
     def _insert(self, pair: tuple[float, bytes]) -> None:
         if not self._blocks:
             self._blocks.append([pair])
+            self._lasts.append(pair)
             return
-        at = min(self._block_of(pair), len(self._blocks) - 1)
+        at = min(bisect_left(self._lasts, pair), len(self._blocks) - 1)
         block = self._blocks[at]
         block.insert(bisect_left(block, pair), pair)
         if len(block) >= 2 * _BLOCK:
             self._blocks.insert(at + 1, block[_BLOCK:])
+            self._lasts.insert(at + 1, block[-1])
             del block[_BLOCK:]
+        self._lasts[at] = block[-1]
 
     def _take(self, pair: tuple[float, bytes]) -> None:
-        at = self._block_of(pair)
+        at = bisect_left(self._lasts, pair)
         block = self._blocks[at]
         del block[bisect_left(block, pair)]
-        if not block:
-            del self._blocks[at]
+        if block:
+            self._lasts[at] = block[-1]
+        else:
+            del self._blocks[at], self._lasts[at]

@@ -6,12 +6,15 @@ have expired.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from millstream.server.hub import Hub
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_S: Final = 1.0  # the wall clock may be set while we sleep, the hub may be gone
 _LINGER_S: Final = 0.5  # blocking reads come in rows: do not end and start a thread for each
@@ -81,7 +84,16 @@ class Timer:
             return 0.0
         return ahead_ms / 1000
 
+    def give_up(self) -> None:
+        """The thread has failed: the next aim starts another."""
+        with self._moved:
+            self._target_ms = self._thread = None
+
 
 def _run(timer: Timer) -> None:
-    while timer.round():
-        pass
+    try:
+        while timer.round():
+            pass
+    except Exception:
+        logger.exception("The timer failed")
+        timer.give_up()

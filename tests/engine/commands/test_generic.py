@@ -108,6 +108,8 @@ def test_the_options_of_expire_stay_in_the_log(e: Plain) -> None:
         ("RENAMENX missing missing", "ERR no such key"),
         ("SCAN x", "ERR invalid cursor"),
         ("SCAN -1", "ERR invalid cursor"),
+        ("SCAN 5x", "ERR invalid cursor"),
+        ("SCAN -018446744073709551616", "ERR invalid cursor"),
         ("SCAN 18446744073709551616", "ERR invalid cursor"),
         ("SCAN 0 COUNT 0", "ERR syntax error"),
         ("SCAN 0 COUNT x", NOT_AN_INTEGER),
@@ -347,8 +349,10 @@ def test_scan_removes_expired_keys_it_would_answer(e: Plain) -> None:
 
 def test_scan_takes_any_cursor(e: Plain) -> None:
     e("MSET a 1 b 2")
-    for cursor in ("5", "18446744073709551615", "+1", "007", "0" * 5000 + "1"):
+    for cursor in ("5", "18446744073709551615", "+1", "-01", "007", "\t1", "1\0x", "0" * 5000 + "1"):
         e(f"SCAN {cursor}")
+    for cursor in ("0", "-0", "00", "0\0"):
+        assert e(f"SCAN {cursor}") == [b"0", [b"a", b"b"]]
 
 
 def test_randomkey_finds_every_key_there_is(e: Plain) -> None:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from millstream.engine import faults
-from millstream.engine.commands import append, claim, group, inspect, read, settle
+from millstream.engine.commands import (
+    append,
+    claim,
+    generic,
+    group,
+    hashes,
+    inspect,
+    lists,
+    read,
+    sets,
+    settle,
+    sorted_sets,
+    strings,
+)  # fmt: skip
 from millstream.engine.keyspace import Call, Keyspace
 from millstream.engine.outcome import Outcome
 from millstream.engine.table import Command
 from millstream.errors import CommandError
 
 TABLE: dict[bytes, Command] = {}
-for _module in (append, claim, group, inspect, read, settle):
+for _module in (
+    append, claim, generic, group, hashes, inspect, lists, read, sets, settle, sorted_sets, strings,
+):  # fmt: skip
     TABLE.update(_module.REGISTRY.commands)
-for _name in ("generic", "strings", "hashes", "sets", "lists", "sorted_sets"):
-    if importlib.util.find_spec(f"millstream.engine.commands.{_name}") is not None:
-        TABLE.update(importlib.import_module(f"millstream.engine.commands.{_name}").REGISTRY.commands)
 
 
 def find(argv: list[bytes]) -> Command:

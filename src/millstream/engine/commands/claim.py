@@ -22,7 +22,14 @@ REGISTRY = Registry("stream")
 
 
 def _group(call: Call, key: bytes, name: bytes) -> tuple[Stream, Group]:
-    stream = call.typed_to_read(key, Stream)
+    return _group_in(call.lookup_to_read(key), key, name)
+
+
+def _group_in(value: object | None, key: bytes, name: bytes) -> tuple[Stream, Group]:
+    """The stream that was found at the key, and its group."""
+    if value is not None and type(value) is not Stream:
+        raise fault(faults.WRONG_TYPE)
+    stream = value
     group = None if stream is None else stream.groups.get(name)
     if stream is None or group is None:
         raise faults.no_group(key, name)
@@ -246,7 +253,7 @@ def drop_ghost(call: Call, key: bytes, group: Group, word: bytes, entry_id: byte
     owner = hold.consumer
     call.dirty += 1
     if owner is None:
-        call.log(b"XACK", key, group.name, entry_id)
+        call.log(b"XACK", key, group.name, word)
     else:
         log_delivery(
             call, key, group.name, owner.name, word, hold.time_ms, hold.count, ids.text_of(group.last)
@@ -267,13 +274,14 @@ def xautoclaim(call: Call, argv: list[bytes]) -> Reply:
 
     Where to go on, the claimed entries (ids with JUSTID), and the ids that were pending without an entry.
     """
+    value = call.lookup_to_read(argv[1])  # a miss is told even if an argument turns out to be wrong
     min_idle = as_integer(argv[4])
     if min_idle is None:
         raise faults.bad_claim_argument("min-idle-time argument", "XAUTOCLAIM")
     start = ids.bound(argv[5], is_start=True)
     count, just_id = _parse_autoclaim(argv)
     key, group_name = argv[1], argv[2]
-    stream, group = _group(call, key, group_name)
+    stream, group = _group_in(value, key, group_name)
     consumer, _ = obtain_consumer(call, key, group, argv[3])
     rows: list[Reply] = []
     ghosts: list[Reply] = []

@@ -6,6 +6,7 @@ COPY or RESTORE stays in its place there, because a scan under way must still me
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -246,8 +247,8 @@ def persist(call: Call, argv: list[bytes]) -> Reply:
 )
 def keys(call: Call, argv: list[bytes]) -> Reply:
     """KEYS pattern"""
-    fits = _matcher(argv[1])
-    return [key for key in call.db.values if fits(key) and not call.is_due(key, call.db)]
+    db, fits = call.db, _matcher(argv[1])
+    return [key for key in db.values if fits(key) and not (key in db.expires and call.is_due(key, db))]
 
 
 def _matcher(pattern: bytes) -> Callable[[bytes], bool]:
@@ -262,13 +263,16 @@ def _order(db: Database) -> KeyOrder:
     return db.order
 
 
+_CURSOR: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?:\0.*)?", re.DOTALL)
+
+
 def _cursor(word: bytes) -> int:
-    """An unsigned 64-bit number; Redis also takes leading blanks, zeros and a plus sign."""
-    digits = word.lstrip(b" \t\n\v\f\r").removeprefix(b"+")
-    size = len(digits.lstrip(b"0"))
-    if not digits.isdigit() or size > 20 or int(digits[-20:]) > U64_MAX:
+    """An unsigned 64-bit number by C's rules: leading blanks and a sign pass, it ends at a NUL; -1 does not pass."""
+    match = _CURSOR.fullmatch(word)
+    value = int(match[2]) if match else U64_MAX + 1
+    if match is None or value > U64_MAX or (as_integer(word) or 0) < 0:
         raise fault(faults.BAD_CURSOR)
-    return int(digits[-20:])
+    return -value % (U64_MAX + 1) if match[1] == b"-" else value
 
 
 def _scan_options(words: list[bytes]) -> tuple[int, bytes, bytes | None]:

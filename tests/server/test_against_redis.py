@@ -1,0 +1,257 @@
+"""The server's own commands held against a real Redis 8.10, byte for byte, in both protocols.
+
+A program is a list of requests; `1>` before one sends it on the second connection. Left out is what differs on
+purpose: ids, versions, the order of things that have none.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from millstream.server.hub import Hub
+from tests.server.support import Peer, words
+from tests.support.servers import RealServer
+from tests.support.wire import pack
+
+PROGRAMS: dict[str, str] = {
+    "lookup": """
+        NOPE | NOPE a b | nope {200} y | CLIENT | CLIENT NOPE | CLIENT NOPE a | CLIENT ID x | GET | GET a b c
+        PUBSUB FOO | CONFIG FOO
+    """,
+    "connection": """
+        PING | PING a | PING a b | ECHO | ECHO a | ECHO a b | HELLO x | HELLO 4 | HELLO -1 | HELLO 03
+        HELLO 3 AUTH a | HELLO 3 SETNAME | HELLO 2 FOO | HELLO 2 AUTH a b | AUTH | AUTH x | AUTH a b
+        AUTH default b | AUTH a b c | SELECT x | SELECT 16 | SELECT -1 | SELECT 3 | SELECT 99999999999999999999
+        SELECT 0 | RESET | PING
+    """,
+    "client": """
+        CLIENT KILL | CLIENT KILL x | CLIENT KILL ID 0 | CLIENT KILL ID abc | CLIENT KILL FOO abc
+        CLIENT KILL TYPE abc | CLIENT KILL USER abc | CLIENT KILL ID 999999 | CLIENT KILL SKIPME x
+        CLIENT KILL MAXAGE x | CLIENT KILL MAXAGE 0 | CLIENT KILL ID 99999 ADDR | CLIENT KILL ID 99999 ADDR x
+        CLIENT LIST TYPE x | CLIENT LIST TYPE pubsub | CLIENT LIST ID x | CLIENT LIST ID 0 | CLIENT LIST ID
+        CLIENT LIST FOO b | CLIENT REPLY x | CLIENT REPLY ON | CLIENT NO-EVICT x | CLIENT NO-EVICT on
+        CLIENT NO-TOUCH x | CLIENT NO-TOUCH on | CLIENT PAUSE x | CLIENT PAUSE -1 | CLIENT PAUSE 1 x
+        CLIENT PAUSE x x | CLIENT UNPAUSE | CLIENT TRACKING x | CLIENT TRACKING OFF | CLIENT TRACKINGINFO
+        CLIENT GETREDIR | CLIENT UNBLOCK x | CLIENT UNBLOCK 5000 x | CLIENT UNBLOCK x x
+        CLIENT UNBLOCK 5000 ERROR | CLIENT UNBLOCK 5000 ERROR x | CLIENT UNBLOCK -5 | CLIENT SETNAME a_b
+        CLIENT SETNAME ^ | CLIENT GETNAME | CLIENT SETNAME '' | CLIENT GETNAME | CLIENT SETINFO x y
+        CLIENT SETINFO LIB-VER a^b | CLIENT SETINFO lib-name x
+    """,
+    "transactions": """
+        EXEC | EXEC x | DISCARD | MULTI x | MULTI | MULTI | SET a 1 | WATCH a | GET a | EXEC | MULTI | NOPE
+        SET a 2 | EXEC | GET a | MULTI | SET a | PING | EXEC | MULTI | INCR a | LPUSH a x | INCR a | EXEC
+        MULTI | EXEC | MULTI | EXEC x | PING | DISCARD | WATCH a | MULTI | SET a 5 | EXEC | GET a | WATCH a
+        SET a 6 | MULTI | SET a 7 | EXEC | GET a | WATCH a | 1>SET a 8 | MULTI | SET a 9 | EXEC | GET a
+        WATCH a | 1>SET a 8 | UNWATCH | MULTI | SET a 9 | EXEC | WATCH | UNWATCH x | WATCH x | MULTI | DISCARD
+        WATCH a | PEXPIRE a 1 | DEBUG SLEEP 0.005 | MULTI | PING | EXEC | MULTI | SELECT 1 | SET x 1 | SELECT 0
+        GET x | EXEC | MULTI | XREAD BLOCK 0 STREAMS s $ | WAIT 1 0 | EXEC | MULTI | PUBLISH a b
+        CLIENT GETNAME | EXEC | MULTI | RESET | EXEC
+    """,
+    "subscriptions": """
+        SUBSCRIBE | PUBSUB | PUBSUB CHANNELS | PUBSUB CHANNELS a b | PUBSUB NUMSUB | PUBSUB NUMSUB a
+        PUBSUB NUMPAT | PUBSUB NUMPAT x | PUBSUB SHARDCHANNELS | PUBSUB SHARDNUMSUB a | PUBLISH a | PUBLISH a b
+        SPUBLISH a b | UNSUBSCRIBE | PUNSUBSCRIBE | SUNSUBSCRIBE | UNSUBSCRIBE a b | SUNSUBSCRIBE x
+        SUBSCRIBE a b a | PSUBSCRIBE a* | SSUBSCRIBE sh | 1>PUBLISH a x | 1>PUBLISH zz x | 1>SPUBLISH sh x
+        1>PUBSUB CHANNELS a | 1>PUBSUB NUMSUB a b | 1>PUBSUB NUMPAT | PING | PING x | GET a | UNSUBSCRIBE a
+        UNSUBSCRIBE | PUNSUBSCRIBE | UNSUBSCRIBE | SUNSUBSCRIBE | PING | GET a
+    """,
+    "own messages": """
+        SUBSCRIBE a | PUBLISH a b | MULTI | PUBLISH a c | PUBLISH a d | EXEC | RESET | MULTI | SUBSCRIBE x y
+        PUBLISH x 1 | EXEC | RESET
+    """,
+    "notifications": """
+        CONFIG SET notify-keyspace-events AKE | 1>PSUBSCRIBE * | SET a 1 | DEL a | XADD s 1-1 a b
+        XGROUP CREATE s g 0 | XREADGROUP GROUP g c STREAMS s > | XDEL s 1-1
+        CONFIG SET notify-keyspace-events KEmno | GET zz | SET q 1 | SET q 2 | RENAME q r
+        CONFIG SET notify-keyspace-events '' | SET q 3
+    """,
+    "administration": """
+        WAIT a b | WAIT 0 b | WAIT 0 0 | WAIT 0 -1 | WAIT -1 0 | WAITAOF 0 0 0 | WAITAOF 1 0 0 | WAITAOF 2 0 0
+        WAITAOF 0 -1 10 | WAITAOF 0 0 x | SLOWLOG | SLOWLOG GET x | SLOWLOG GET -2 | SLOWLOG RESET | SLOWLOG GET
+        SLOWLOG LEN | LATENCY RESET | LATENCY LATEST | LATENCY HISTORY x | MEMORY USAGE nope
+        MEMORY USAGE nope SAMPLES x | MEMORY USAGE z SAMPLES -1 | MEMORY USAGE z FOO | CLUSTER INFO | CLUSTER
+        CLUSTER FOO | READONLY | READWRITE | ASKING | DEBUG SLEEP 0 | DEBUG SLEEP x | DEBUG SET-ACTIVE-EXPIRE 1
+        DEBUG FOO | DEBUG | DEBUG SLEEP | TIME x | LASTSAVE x | INFO nope
+    """,
+    "scripts": """
+        SCRIPT | SCRIPT EXISTS | SCRIPT EXISTS a b | SCRIPT FLUSH x | SCRIPT KILL | SCRIPT LOAD return~1
+        SCRIPT EXISTS e0e1f9fabfc9d4800c877a703b823ac0578ff8db E0E1f9fabfc9d4800c877a703b823ac0578ff8db
+        EVALSHA E0E1f9fabfc9d4800c877a703b823ac0578ff8db 0 | EVALSHA a 0 | EVALSHA a x
+        EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db x | EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db -1
+        EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 1 | EVAL return~7 0 | EVAL return~-7 0 | EVAL return 0
+        EVAL '' 0 | FUNCTION | FUNCTION LIST | FUNCTION FLUSH | FUNCTION FLUSH x | FCALL x 0 | FUNCTION KILL
+        SET k tok
+        EVAL if~redis.call('get',KEYS[1])~==~ARGV[1]~then~return~redis.call('del',KEYS[1])~else~return~0~end 1 k no
+        EVAL if~redis.call('GET',KEYS[1])==ARGV[1]~then~return~redis.call('EXPIRE',KEYS[1],ARGV[2])~end~return~0 1 k t 9
+        EVAL if~redis.call("get",KEYS[1])==ARGV[1]~then~return~redis.call("del",KEYS[1])~else~return~0~end 1 k tok
+        GET k
+    """,
+    "configuration": """
+        CONFIG | CONFIG GET | CONFIG GET zzz | CONFIG GET maxmemory | CONFIG GET MAXmemory
+        CONFIG SET maxmemory | CONFIG SET a b c | CONFIG SET a b | CONFIG SET maxmemory 0 foo x
+        CONFIG SET maxmemory 0 MAXMEMORY 0 | CONFIG SET maxmemory 4Kb timeout x | CONFIG GET maxmemory
+        CONFIG SET maxmemory 1g | CONFIG GET maxmemory | CONFIG SET maxmemory 1mib | CONFIG SET maxmemory -1
+        CONFIG SET maxmemory '' | CONFIG GET maxmemory | CONFIG SET stream-node-max-entries x
+        CONFIG SET stream-node-max-entries -1 | CONFIG SET stream-node-max-entries 0
+        CONFIG GET stream-node-max-entries | CONFIG SET stream-node-max-entries 100
+        CONFIG SET stream-node-max-bytes 99999999999999999999 | CONFIG SET stream-node-max-bytes 1kb
+        CONFIG GET stream-node-max-bytes | CONFIG SET stream-node-max-bytes 4096
+        CONFIG SET stream-idmp-duration 0 | CONFIG SET stream-idmp-maxsize 10001
+        CONFIG SET notify-keyspace-events q | CONFIG SET notify-keyspace-events KEAnoc
+        CONFIG GET notify-keyspace-events | CONFIG SET notify-keyspace-events ncoKEg$lt
+        CONFIG GET notify-keyspace-events | CONFIG SET notify-keyspace-events g$lshzxetdKESm
+        CONFIG GET notify-keyspace-events | CONFIG SET notify-keyspace-events '' | CONFIG SET appendonly x
+        CONFIG SET appendfsync x | CONFIG SET appendfsync ALWAYS | CONFIG GET appendfsync
+        CONFIG SET appendfsync everysec | CONFIG SET aof-use-rdb-preamble x | CONFIG SET save x
+        CONFIG SET save 3600~1~300~100 | CONFIG GET save | CONFIG SET save '' | CONFIG SET maxmemory-policy x
+        CONFIG SET databases 3 | CONFIG SET dir x | CONFIG SET timeout -1 | CONFIG SET proto-max-bulk-len 1
+        CONFIG SET proto-max-bulk-len x | CONFIG SET client-query-buffer-limit 1 | CONFIG SET maxclients 0
+        CONFIG SET port x | CONFIG SET port 70000 | CONFIG REWRITE | CONFIG RESETSTAT
+        CONFIG SET enable-debug-command no
+    """,
+    "authentication": """
+        CONFIG SET requirepass pw | PING | 1>PING | AUTH x | AUTH pw | AUTH default x
+        CONFIG SET requirepass '' | AUTH pw
+    """,
+    "silence": """
+        CLIENT REPLY SKIP | SET a 1 | GET a | CLIENT REPLY OFF | GET a | CLIENT REPLY SKIP | GET a
+        CLIENT REPLY ON | GET a | CLIENT REPLY SKIP | NOPE | PING
+    """,
+    "command": """
+        COMMAND GETKEYS | COMMAND GETKEYS nope | COMMAND GETKEYS ping | COMMAND GETKEYS get a
+        COMMAND GETKEYS get | COMMAND GETKEYS mset a 1 b 2 | COMMAND GETKEYS xread count 1 streams a b 0 0
+        COMMAND GETKEYS xreadgroup group g c streams a b > > | COMMAND GETKEYS xread a b c
+        COMMAND GETKEYS eval x 2 a b c | COMMAND GETKEYS eval x 0 | COMMAND GETKEYS xgroup create s g $
+        COMMAND GETKEYS xgroup | COMMAND GETKEYS xgroup foo | COMMAND GETKEYS del a b
+        COMMAND GETKEYS subscribe a | COMMAND GETKEYS ssubscribe a | COMMAND INFO nope | COMMAND FOO
+        COMMAND LIST FOO | COMMAND LIST FILTERBY X y | COMMAND LIST FILTERBY MODULE x
+        COMMAND LIST FILTERBY PATTERN xnac* | COMMAND COUNT x
+        COMMAND INFO xnack xreadgroup xadd xlen del watch subscribe multi exec ping
+    """,
+    "blocking": """
+        XGROUP CREATE s g $ MKSTREAM | 1>XREADGROUP GROUP g c BLOCK 0 STREAMS s > | XADD s 1-1 f v
+        1>XREAD BLOCK 0 STREAMS s $ | XADD s 2-1 f v | 1>XREADGROUP GROUP g c BLOCK 0 STREAMS s >
+        XADD s 3-1 f v | 1>XREADGROUP GROUP g c BLOCK 0 STREAMS s > | DEL s | 1>XREAD BLOCK 0 STREAMS s t $ $
+        MULTI | XADD s 5-1 f v | XADD t 5-1 f v | EXEC | 1>XREAD BLOCK 5 STREAMS s $
+    """,
+}
+
+
+def requests(program: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Which connection sends which words.
+
+    Of the words, `''` is empty, `~` stands for a blank, `^` for a line end, `{n}` for n letters.
+    """
+    for step in re.split(r" \| |\n", program.strip()):
+        second = step.strip().startswith("1>")
+        step = re.sub(r"\{(\d+)\}", lambda found: "x" * int(found[1]), step.strip().removeprefix("1>"))
+        spelt = [word.replace(b"~", b" ").replace(b"^", b"\n") for word in words(step)]
+        yield int(second), [b"" if word == b"''" else word for word in spelt]
+
+
+class Raw:
+    """A connection to the real server, without any framing."""
+
+    def __init__(self, server: RealServer, protocol: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+        if protocol == 3:
+            self._socket.sendall(pack([b"HELLO", b"3"]) + pack([b"ECHO", b"ready"]))
+            self._until(b"$5\r\nready\r\n")
+
+    def _until(self, end: bytes) -> None:
+        data = b""
+        while not data.endswith(end):
+            data += self._socket.recv(65536)
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self, size: int) -> bytes:
+        """That many bytes, or what there is if no more come."""
+        data = b""
+        try:
+            while len(data) < size and (chunk := self._socket.recv(size - len(data))):
+                data += chunk
+        except TimeoutError:
+            pass
+        return data
+
+    def rest(self) -> bytes:
+        """What comes until the server hangs up."""
+        data = b""
+        try:
+            while chunk := self._socket.recv(65536):
+                data += chunk
+        except ConnectionResetError:
+            pass
+        self._socket.close()
+        return data
+
+
+@pytest.fixture
+def fresh(redis_server: RealServer) -> RealServer:
+    """The real server without data or changed settings."""
+    with redis_server.connect() as wire:
+        for request in ("FLUSHALL", "SCRIPT FLUSH", "CONFIG SET notify-keyspace-events ", "CONFIG RESETSTAT"):
+            wire.ask(*words(request))
+    return redis_server
+
+
+@pytest.mark.differential
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_byte_is_the_same(fresh: RealServer, name: str, protocol: int) -> None:
+    hub = Hub(settings={"enable-debug-command": "yes"})
+    ours = [Peer(hub, protocol) for _ in range(2)]
+    real = [Raw(fresh, protocol) for _ in range(2)]
+    for peer in ours:
+        peer.read()
+    for who, request in requests(PROGRAMS[name]):
+        ours[who].session.feed(pack(request))
+        real[who].send(pack(request))
+        if request[:3] == [b"XREAD", b"BLOCK", b"5"]:
+            ours[who].wait(b"\r\n")
+        for peer, raw in zip(ours, real, strict=True):
+            expected = peer.read()
+            assert raw.receive(len(expected)) == expected, request
+    for peer, raw in zip(ours, real, strict=True):
+        raw.send(pack([b"QUIT"]))
+        assert raw.rest() == peer("QUIT")
+    hub.close()
+
+
+BYTES = [
+    b"PING\r\n", b"PING\n", b"\r\n\r\nPING\r\n", b"*0\r\n*-1\r\n*-5\r\n*1\r\n$4\r\nPING\r\n", b"*01\r\n", b"*+1\r\n",
+    b"* 1\r\n", b"*\r\n", b"*2147483648\r\n", b"*abc\r\n", b"*1\r\n+PING\r\n", b"*1\r\nPING\r\n", b"*1\r\n:4\r\n",
+    b"*1\r\n*1\r\n$4\r\nPING\r\n", b"*1\r\n$-1\r\n", b"*1\r\n$04\r\nPING\r\n", b"*1\r\n$+4\r\nPING\r\n",
+    b"*1\r\n$536870913\r\n", b"*1\r\n$x\r\n", b"*1\r\n\r\n$4\r\n", b"$4\r\nPING\r\n", b"+PING\r\n",
+    rb'ECHO "a\x41\n\"b"' + b"\r\n", rb"ECHO 'a\'b\n'" + b"\r\n", b'ECHO "a"b\r\n', b'ECHO "a\r\n', b"ECHO 'a\r\n",
+    b'ECHO a"b c"\r\n', b"ECHO ''\r\n", b'ECHO ""\r\n', b"  ECHO   x  \t\r\n", rb'ECHO "\xzz"' + b"\r\n",
+    b"*1\r\n$4\r\nPING\r\n" * 3 + b"*1\r\n$x\r\n*1\r\n$4\r\nPING\r\n", b"PING\r\n*1\r\n$4\r\nPING\r\nPING\r\n",
+    b"QUIT a b\r\nPING\r\n", b"POST / HTTP/1.1\r\nPING\r\n", b"Host: x\r\nPING\r\n", b"*2\r\n$4\r\npost\r\n$1\r\nx\r\n",
+    b"*2\r\n$4\r\nECHO\r\n$7\r\na\r\nb\r\nc\r\n", b"A" * 70000, b"A" * 70000 + b"\r\n", b"*" + b"1" * 70000,
+    b"*1\r\n$4\r\nPING\r\n" * 200 + b"*1\r\n$04\r\nPING\r\n", b"*1\r\n$4\r\nPING\r\n" * 200 + b"*1\r\n+PING\r\n",
+    b"*2\r\n$4\r\nECHO\r\n$1\r\n+\r\n" * 100,
+]  # fmt: skip
+
+
+@pytest.mark.differential
+@pytest.mark.parametrize("data", BYTES, ids=[repr(data[:40]) for data in BYTES])
+def test_right_and_wrong_bytes_are_answered_alike(redis_server: RealServer, data: bytes) -> None:
+    """However they arrive, and followed by the end of the connection."""
+    raw = Raw(redis_server, 2)
+    try:
+        raw.send(data + b"\r\nQUIT\r\n")
+    except OSError:
+        pytest.skip("the server hung up while we were sending")
+    expected = raw.rest()
+    for step in (len(data) + 8, 7, 600):
+        peer = Peer(Hub())
+        whole = data + b"\r\nQUIT\r\n"
+        for at in range(0, len(whole), step):
+            peer.session.feed(whole[at : at + step])
+        assert peer.read() == expected
