@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import hiredis
 
 from millstream.clock import Clock, SystemClock
-from millstream.engine.commands.group import deliver, deliver_next, is_at, next_entries
-from millstream.engine.entries import decode_fields
+from millstream.engine.commands.group import deliver, deliver_next, has_new_entries, next_entries
+from millstream.engine.entries import Sealed, decode_fields
 from millstream.engine.groups import Group
-from millstream.engine.ids import MAX_KEY
+from millstream.engine.ids import MAX_KEY, text_of
 from millstream.engine.outcome import Reply
 from millstream.engine.pending import Consumer
 from millstream.engine.stream import Stream
@@ -40,8 +40,6 @@ Value = str | bytes | int | float
 References = Literal["KEEPREF", "DELREF", "ACKED"]
 ReleaseMode = Literal["SILENT", "FAIL", "FATAL"]
 
-_SEQ = (1 << 64) - 1
-
 
 class Entry:
     """An entry as it was read. Its fields are decoded when they are asked for: keep them if used twice."""
@@ -49,7 +47,11 @@ class Entry:
     __slots__ = ("_fields", "delivery_count", "id", "idle_ms")
 
     def __init__(
-        self, entry_id: bytes, fields: bytes | list[bytes], idle_ms: int | None = None, count: int | None = None
+        self,
+        entry_id: bytes,
+        fields: bytes | Sealed | list[bytes],
+        idle_ms: int | None = None,
+        count: int | None = None,
     ) -> None:
         self.id = entry_id
         self._fields = fields
@@ -66,10 +68,14 @@ class Entry:
     def fields(self) -> dict[bytes, bytes]:
         """Names to values."""
         flat = self._flat()
+        if len(flat) == 2:
+            return {flat[0]: flat[1]}
         return dict(zip(flat[::2], flat[1::2], strict=True))
 
     def _flat(self) -> list[bytes]:
         raw = self._fields
+        if type(raw) is Sealed:
+            raw = raw.fragment(raw.place(self.id))
         return decode_fields(raw) if type(raw) is bytes else cast("list[bytes]", raw)
 
     def __eq__(self, other: object) -> bool:
@@ -119,7 +125,8 @@ class Broker:
         self._db = db
         self._databases = self._hub.keyspace.databases
         self._settings = self._hub.keyspace.settings
-        self._lock = self._hub.lock
+        # as a pair, and not as a context manager, in the hot calls: CPython takes twice as long for `with`
+        self._acquire, self._release = self._hub.lock.acquire, self._hub.lock.release
         self._now_ms = self._hub.clock.now_ms
 
     def close(self) -> None:
@@ -182,24 +189,31 @@ class Broker:
         `producer` makes the append idempotent: with `idempotent_id`, or else by the fields, a repeated call answers
         with the id of the first.
         """
+        if type(key) is not bytes:
+            key = _raw(key)
         flat: list[bytes] = []
         for name, value in fields.items():
             flat += (name if type(name) is bytes else _raw(name), value if type(value) is bytes else _raw(value))
-        if type(key) is not bytes:
-            key = _raw(key)
         if entry_id is None and maxlen is None and minid is None and producer is None and not nomkstream and flat:
-            with self._lock:
+            hub = self._hub
+            self._acquire()
+            try:
                 database = self._databases[self._db]
                 stream = database.values.get(key)
-                if type(stream) is Stream and not self._hub.observed and key not in database.expires:
-                    new = self._now_ms() << 64
-                    if new <= stream.last:
-                        new = stream.last + 1
+                if type(stream) is Stream and not hub.observed and key not in database.expires:
+                    now_ms = self._now_ms()
+                    last, new = stream.last, now_ms << 64
+                    if new > last:
+                        made = b"%d-0" % now_ms
+                    else:
+                        new = last + 1
+                        made = text_of(new)
                     if new <= MAX_KEY:
-                        made = b"%d-%d" % (new >> 64, new & _SEQ)
                         stream.append(made, new, flat, self._settings)
-                        self._hub.dirty += 1
+                        hub.dirty += 1
                         return made
+            finally:
+                self._release()
         argv = [b"XADD", key]
         if nomkstream:
             argv.append(b"NOMKSTREAM")
@@ -370,7 +384,8 @@ class Broker:
             return None
         if type(key) is not bytes:
             key = _raw(key)
-        with self._lock:
+        self._acquire()
+        try:
             database = self._databases[self._db]
             stream = database.values.get(key)
             if type(stream) is not Stream or self._hub.observed or key in database.expires:
@@ -387,32 +402,36 @@ class Broker:
                 if one is not None:
                     consumer.seen_ms = now_ms
                     self._hub.dirty += 1
-                    return {key: [Entry(*one)]}
-            entries: list[Entry] = []
-            if claim_ms is not None:
-                if claim_ms < 0 or now_ms < claim_ms:
-                    return None
-                entries = self._claim_due(stream, group, consumer, now_ms, claim_ms, count)
-            if count is None or len(entries) < count:
-                block = group.block
-                if block is not None and is_at(group, block) and group.at == len(block.ids) and (
-                    block is stream.entries.blocks[-1]
-                ):
-                    ids: list[bytes] = []  # at the end: nothing is new
-                else:
-                    left = None if count is None else count - len(entries)
-                    ids, fragments, blocks = next_entries(stream, group, left)
-                if ids:
-                    deliver(stream, group, consumer, now_ms, ids, blocks, no_ack=False)
-                    if claim_ms is None:
-                        entries += map(Entry, ids, fragments)
-                    else:
-                        entries += [Entry(*pair, 0, 0) for pair in zip(ids, fragments, strict=True)]
+                    return {key: [Entry(one[0], one[1])]}
+            entries = self._take(stream, group, consumer, now_ms, claim_ms, count)
             if not entries:
                 return None  # to wait, or to answer as the long way does
             consumer.seen_ms = now_ms
             self._hub.dirty += 1
             return {key: entries}
+        finally:
+            self._release()
+
+    def _take(
+        self, stream: Stream, group: Group, consumer: Consumer, now_ms: int, claim_ms: int | None, limit: int | None
+    ) -> list[Entry]:
+        """Due entries if asked for, then new ones."""
+        entries: list[Entry] = []
+        if claim_ms is not None:
+            if claim_ms < 0 or now_ms < claim_ms:
+                return entries  # an error, or released entries that are not due yet: the long way knows
+            entries = self._claim_due(stream, group, consumer, now_ms, claim_ms, limit)
+            if len(entries) == limit:
+                return entries
+        if has_new_entries(stream, group):
+            left = None if limit is None else limit - len(entries)
+            ids, fragments, blocks = next_entries(stream, group, left)
+            deliver(stream, group, consumer, now_ms, ids, blocks, no_ack=False)
+            if claim_ms is None:
+                entries += map(Entry, ids, fragments)
+            else:
+                entries += map(Entry, ids, fragments, repeat(0), repeat(0))
+        return entries
 
     def _claim_due(
         self, stream: Stream, group: Group, consumer: Consumer, now_ms: int, min_idle_ms: int, limit: int | None
@@ -425,10 +444,10 @@ class Broker:
             if not pending.is_due(hold, now_ms, min_idle_ms):
                 break
             left = None if limit is None else limit - len(entries)
-            ids, blocks, fragments = pending.live_entries(hold, stream.entries, left)
+            ids, blocks, contents = pending.live_entries(hold, stream.entries, left)
             if ids:
                 taken.append((hold, ids, blocks))
-                entries += map(Entry, ids, fragments, repeat(now_ms - hold.time_ms), repeat(hold.count))
+                entries += map(Entry, ids, contents, repeat(now_ms - hold.time_ms), repeat(hold.count))
                 if len(entries) == limit:
                     break
         for hold, ids, blocks in taken:
@@ -450,7 +469,8 @@ class Broker:
             entry_id = ids[0]
             if type(entry_id) is not bytes:
                 entry_id = _raw(entry_id)
-            with self._lock:
+            self._acquire()
+            try:
                 database = self._databases[self._db]
                 stream = database.values.get(key)
                 if type(stream) is Stream and not self._hub.observed and key not in database.expires:
@@ -459,6 +479,8 @@ class Broker:
                     if found is not None and found.pending.remove(entry_id):
                         self._hub.dirty += 1
                         return 1
+            finally:
+                self._release()
         return cast(int, self._run([b"XACK", key, group, *map(_raw, ids)]))
 
     def xackdel(self, key: Text, group: Text, *ids: Text, references: References = "KEEPREF") -> list[int]:
@@ -484,7 +506,8 @@ class Broker:
             entry_id = ids[0]
             if type(entry_id) is not bytes:
                 entry_id = _raw(entry_id)
-            with self._lock:
+            self._acquire()
+            try:
                 database = self._databases[self._db]
                 stream = database.values.get(key)
                 if type(stream) is Stream and not self._hub.observed and key not in database.expires:
@@ -495,6 +518,8 @@ class Broker:
                             found.pending.release(entry_id, hold.count)
                             self._hub.dirty += 1
                             return 1
+            finally:
+                self._release()
         argv = [b"XNACK", key, group, mode.encode(), *_id_block(ids)]
         if retry_count is not None:
             argv += [b"RETRYCOUNT", b"%d" % retry_count]

@@ -283,6 +283,24 @@ def test_a_node_grows_by_the_listpack_of_an_entry(
         assert e.info()["radix-tree-keys"] == keys
 
 
+@pytest.mark.parametrize(("entries", "deleted", "size"), [
+    (127, 0, 18 + 127 * 11), (128, 0, 19 + 128 * 11), (130, 0, 19 + 128 * 11 + 2 * 12),
+    (130, 3, 18 + 128 * 11 + 2 * 12),
+])  # fmt: skip
+def test_the_counts_of_a_node_are_part_of_its_size(e: Engine, entries: int, deleted: int, size: int) -> None:
+    """New §10.4: a number of live entries above 127 takes a byte more; the same for differences of ids."""
+    for limit, keys in ((size + 2, 2), (size + 3, 1)):
+        e("DEL", "s")
+        e.configure("stream-node-max-entries", 0)
+        e.configure("stream-node-max-bytes", 4096)
+        e.stream(entries)
+        for ms in range(deleted):
+            e("XDEL", "s", f"{ms + 1}-0")
+        e.configure("stream-node-max-bytes", limit)
+        e("XADD", "s", "999-0", "f", "v")
+        assert e.info()["radix-tree-keys"] == keys
+
+
 # What trimming changes (new §7.4, §7.6)
 
 

@@ -254,6 +254,20 @@ def test_the_position_of_a_new_group_is_estimated(e: Engine, at: str, lag: int |
     assert e.progress() == (None, lag)
 
 
+@pytest.mark.parametrize(("deleted", "at", "lag"), [
+    ("0-5", "0", 5), ("0-5", "1-0", 4), ("0-5", "0-3", 5), ("1-0", "0", None), ("1-0", "1-0", None),
+    ("1-0", "0-3", None), ("5-0", "5-0", 0), ("5-0", "1-0", None),
+])  # fmt: skip
+def test_the_highest_deleted_id_decides_whether_a_position_can_be_estimated(
+    e: Engine, deleted: str, at: str, lag: int | None
+) -> None:
+    """estimate(x): only if it is below the first entry; 1-0 is the first, and may be named by XSETID all the same."""
+    e.stream(5)
+    e("XSETID", "s", "5-0", "MAXDELETEDID", deleted)
+    e("XGROUP", "CREATE", "s", "g", at)
+    assert e.progress() == (None, lag)
+
+
 def test_an_empty_or_new_stream_has_no_lag_to_speak_of(e: Engine) -> None:
     """A = 0 or L = 0 -> 0."""
     e("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")

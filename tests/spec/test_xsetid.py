@@ -51,7 +51,8 @@ def test_the_key_must_hold_a_stream(e: Engine) -> None:
 def test_the_id_must_not_be_below_what_the_stream_has_seen(e: Engine) -> None:
     e.stream(5)
     e("XDEL", "s", "4-0", "5-0")
-    assert e.error("XSETID", "s", "4-0") == BELOW_DELETED
+    assert e.error("XSETID", "s", "4-9") == BELOW_DELETED
+    assert e("XSETID", "s", "5-0") == "OK"
     e("XADD", "s", "6-0", "f", "v")
     assert e.error("XSETID", "s", "5-9") == BELOW_TOP
     assert e.error("XSETID", "s", "6-0", "ENTRIESADDED", 3) == BELOW_LENGTH

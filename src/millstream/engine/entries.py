@@ -32,13 +32,35 @@ _HEADER: Final = 7  # listpack header and end byte
 _MAY_BE_INTEGER: Final = frozenset(b"-0123456789")
 
 
+class Sealed:
+    """The packed entries of a block; never changed, so that readers may keep it instead of copies of its parts."""
+
+    __slots__ = ("blob", "even", "ids", "starts")
+
+    def __init__(self, ids: list[bytes], fragments: list[bytes]) -> None:
+        self.ids = ids
+        self.blob = b"".join(fragments)
+        self.starts = array("I", accumulate(map(len, fragments), initial=0))  # of each fragment, and the end
+        self.even = _is_even(ids)  # ids have the same number of digits each: their texts compare like keys
+
+    def place(self, entry_id: bytes) -> int:
+        """Where the entry with this canonical id is, or -1."""
+        ids = self.ids
+        if not self.even:
+            return _search(ids, entry_id)
+        at = bisect_left(ids, entry_id)
+        return at if at < len(ids) and ids[at] == entry_id else -1
+
+    def fragment(self, at: int) -> bytes:
+        """The encoded fields of the entry at this place."""
+        starts = self.starts
+        return self.blob[starts[at] : starts[at + 1]]
+
+
 class Block:
     """A run of entries that was filled together."""
 
-    __slots__ = (
-        "blob", "dead", "dropped", "even", "first", "fragments", "ids", "last", "name", "names", "prefix", "size",
-        "starts",
-    )  # fmt: skip
+    __slots__ = ("dead", "dropped", "first", "fragments", "ids", "last", "name", "names", "prefix", "sealed", "size")
 
     def __init__(self, first: int, names: list[bytes], size: int) -> None:
         self.first = first  # key of the first entry, also when that is deleted
@@ -50,9 +72,7 @@ class Block:
         self.dead = 0  # deleted entries
         self.ids: list[bytes] = []  # canonical texts of the live entries
         self.fragments: list[bytes] | None = []  # RESP of each entry's field list; None when sealed
-        self.blob = b""  # sealed: all fragments
-        self.starts: array[int] | None = None  # sealed: where each fragment starts, and the end
-        self.even = False  # all ids have the same number of digits, so that texts compare like keys
+        self.sealed: Sealed | None = None  # the same packed
         self.dropped = False  # no longer part of its stream
         if len(names) == 1:
             self.name = names[0]
@@ -64,29 +84,24 @@ class Block:
 
     def seal(self) -> None:
         """Pack the fragments; nothing will be appended any more."""
-        fragments = self.fragments
-        if fragments is None:
-            return
-        self.blob = b"".join(fragments)
-        self.starts = array("I", accumulate(map(len, fragments), initial=0))
-        self.prefix = b""
-        self.fragments = None
-        self.ids = self.ids[:]  # a copy has no spare room
-        self.even = _is_even(self.ids)
+        if self.fragments is not None:
+            self.ids = self.ids[:]  # a copy has no spare room
+            self.sealed = Sealed(self.ids, self.fragments)
+            self.fragments = None
+            self.prefix = b""
 
     def open(self) -> list[bytes]:
         """Unpack the fragments, so that entries can be deleted or appended."""
         fragments = self.fragments
         if fragments is None:
             fragments = self.fragments = self.slice(0, len(self.ids))
-            self.blob = b""
-            self.starts = None
+            self.ids = self.ids[:]  # the sealed ones may be in somebody's hands
+            self.sealed = None
         return fragments
 
     def reopen(self) -> None:
         """Become the last block again, which takes entries."""
         self.open()
-        self.even = False
         if self.name is not None:
             self.prefix = b"*2\r\n$%d\r\n%b\r\n" % (len(self.name), self.name)
 
@@ -95,55 +110,29 @@ class Block:
         fragments = self.fragments
         if fragments is not None:
             return fragments[at]
-        starts = self.starts
-        assert starts is not None
-        return self.blob[starts[at] : starts[at + 1]]
+        sealed = self.sealed
+        assert sealed is not None
+        return sealed.fragment(at)
 
     def slice(self, low: int, high: int) -> list[bytes]:
         """The encoded fields of the entries from low to high - 1."""
         fragments = self.fragments
         if fragments is not None:
             return fragments[low:high]
-        blob, cuts = self.blob, self.starts
-        assert cuts is not None
-        bounds = cuts[low : high + 1].tolist()
+        sealed = self.sealed
+        assert sealed is not None
+        blob, bounds = sealed.blob, sealed.starts[low : high + 1].tolist()
         return [blob[start:end] for start, end in pairwise(bounds)]
 
     def place(self, entry_id: bytes) -> int:
         """Where the entry with this canonical id is, or -1."""
-        ids = self.ids
-        if self.even:
-            at = bisect_left(ids, entry_id)
-            return at if at < len(ids) and ids[at] == entry_id else -1
-        if len(ids) > 256:
-            at = bisect_left(ids, order(entry_id), key=order)
-            return at if at < len(ids) and ids[at] == entry_id else -1
-        try:
-            return ids.index(entry_id)
-        except ValueError:
-            return -1
-
-    def get(self, entry_id: bytes) -> bytes | None:
-        """The encoded fields of the entry with this canonical id, None if it is not here."""
-        # place() and fragment() in one, for claims
-        if self.even:
-            ids = self.ids
-            at = bisect_left(ids, entry_id)
-            if at == len(ids) or ids[at] != entry_id:
-                return None
-            starts = self.starts
-            if starts is not None:
-                return self.blob[starts[at] : starts[at + 1]]
-        else:
-            at = self.place(entry_id)
-            if at < 0:
-                return None
-        return self.fragment(at)
+        sealed = self.sealed
+        return _search(self.ids, entry_id) if sealed is None else sealed.place(entry_id)
 
     def lower_bound(self, key: int) -> int:
         """The place of the first live entry whose key is at least this one."""
         ids = self.ids
-        if self.even and ids:
+        if self.sealed is not None and self.sealed.even and ids:
             probe = text_of(key)
             if len(probe) == len(ids[0]) and probe.index(b"-") == ids[0].index(b"-"):
                 return bisect_left(ids, probe)
@@ -354,8 +343,7 @@ class EntryLog:
         block.dropped = True
         block.ids = []
         block.fragments = []
-        block.blob = b""
-        block.starts = None
+        block.sealed = None
         del self.blocks[index]
         del self.firsts[index]
         if self.blocks and index == len(self.blocks):
@@ -369,10 +357,10 @@ class EntryLog:
         for block in self.blocks:
             new = Block(block.first, block.names, block.size)
             new.prefix = block.prefix
-            new.last, new.dead, new.even = block.last, block.dead, block.even
-            new.ids = block.ids[:]
+            new.last, new.dead = block.last, block.dead
+            new.ids = block.ids if block.fragments is None else block.ids[:]
             new.fragments = None if block.fragments is None else block.fragments[:]
-            new.blob, new.starts = block.blob, block.starts
+            new.sealed = block.sealed
             twins[id(block)] = new
             twin.blocks.append(new)
         twin.firsts = self.firsts[:]
@@ -434,9 +422,9 @@ def encode_fields(fields: list[bytes]) -> bytes:
 
 def decode_fields(fragment: bytes) -> list[bytes]:
     """Names and values of an encoded field list."""
-    if fragment.startswith(b"*2\r\n"):
+    if fragment[:4] == b"*2\r\n":
         _, size, name, _, rest = fragment.split(b"\r\n", 4)
-        if int(size[1:]) == len(name):
+        if len(size) == 2 and size[1] - 48 == len(name):  # a name of up to nine bytes, without a line end in it
             return [name, rest[:-2]]
     parts = fragment.split(b"\r\n")
     count = int(parts[0][1:])
@@ -498,6 +486,17 @@ def _distance_size(key: int, first: int) -> int:
 def _wrap(value: int) -> int:
     """As a signed 64-bit number."""
     return (value + 2**63) % 2**64 - 2**63
+
+
+def _search(ids: list[bytes], entry_id: bytes) -> int:
+    """Where an id is among ids whose texts do not compare like keys, or -1."""
+    if len(ids) > 256:
+        at = bisect_left(ids, order(entry_id), key=order)
+        return at if at < len(ids) and ids[at] == entry_id else -1
+    try:
+        return ids.index(entry_id)  # a short list is compared faster than a few ids are parsed
+    except ValueError:
+        return -1
 
 
 def _is_even(ids: list[bytes]) -> bool:

@@ -18,11 +18,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias, cast
 
 from millstream.engine.args import I64_MAX, U64_MAX
-from millstream.engine.entries import Block, EntryLog
+from millstream.engine.entries import Block, EntryLog, Sealed
 from millstream.engine.ids import order
+
+Content: TypeAlias = bytes | Sealed  # the encoded fields of an entry, or the packed entries it is among
 
 _SLACK: Final = 64  # a list may hold this many leftovers, and as many again as it has live items
 
@@ -230,26 +232,24 @@ class HoldQueue:
         return at
 
 
-def _fragments(ids: list[bytes], blocks: list[Block | None]) -> list[bytes] | None:
-    """The encoded fields of entries in these blocks; None if one is not there, or has to be searched elsewhere."""
-    # Block.get() written out: a claim of a thousand spends its time here
-    fragments = []
-    for entry_id, block in zip(ids, blocks, strict=True):
-        if block is None:
-            return None
-        starts = block.starts
-        if starts is None or not block.even:
-            fragment = block.get(entry_id)
-            if fragment is None:
+def _contents(ids: list[bytes], blocks: list[Block | None]) -> list[Content] | None:
+    """Where the fields of these entries are; None if one has left its block, or its block is not known."""
+    if None in blocks:
+        return None
+    # an entry of a sealed block from which none was ever deleted is there: no need to look
+    contents: list[Content | None] = [
+        None if block.dead else block.sealed  # type: ignore[union-attr]
+        for block in blocks
+    ]
+    if None not in contents:
+        return cast("list[Content]", contents)
+    for index, block in enumerate(blocks):
+        if contents[index] is None and block is not None:
+            at = block.place(ids[index])
+            if at < 0:
                 return None
-            fragments.append(fragment)
-            continue
-        own = block.ids
-        at = bisect_left(own, entry_id)
-        if at == len(own) or own[at] != entry_id:
-            return None
-        fragments.append(block.blob[starts[at] : starts[at + 1]])
-    return fragments
+            contents[index] = block.fragment(at)
+    return cast("list[Content]", contents)
 
 
 def _time_of(hold: AnyHold) -> int:
@@ -555,14 +555,15 @@ class PendingList:
 
     def live_entries(
         self, hold: AnyHold, entries: EntryLog, limit: int | None
-    ) -> tuple[list[bytes], list[Block | None], list[bytes]]:
-        """What a hold still has of entries that are still in the stream: ids, blocks, encoded fields."""
+    ) -> tuple[list[bytes], list[Block | None], list[Content]]:
+        """What a hold still has of entries that are still in the stream: ids, blocks, where the fields are."""
         if type(hold) is Batch and hold.live == len(hold.ids):
             ids, blocks = hold.ids[:limit], hold.blocks[:limit]
-            found = _fragments(ids, blocks)
+            found = _contents(ids, blocks)
             if found is not None:
                 return ids, blocks, found
-        ids, blocks, fragments = [], [], []
+        ids, blocks = [], []
+        contents: list[Content] = []
         for entry_id, hint in self.live_items(hold):
             place = entries.find(entry_id, hint)
             if place is None:
@@ -570,10 +571,10 @@ class PendingList:
             block, at = place
             ids.append(entry_id)
             blocks.append(block)
-            fragments.append(block.fragment(at))
+            contents.append(block.fragment(at))
             if len(ids) == limit:
                 break
-        return ids, blocks, fragments
+        return ids, blocks, contents
 
     def in_order(self, start: int, end: int) -> Iterator[tuple[bytes, AnyHold]]:
         """Pending entries by id, from the key start to the key end."""

@@ -266,7 +266,7 @@ def drop_ghost(call: Call, key: bytes, group: Group, word: bytes, entry_id: byte
 
 
 @REGISTRY.command(
-    "xautoclaim", -6, "write fast", keys=(1, 1, 1), access="RW access delete", since="6.2.0",
+    "xautoclaim", -6, "write fast", keys=(1, 1, 1), access="RW delete", since="6.2.0",
     summary="Takes over pending entries that have been idle for long, in id order.",
 )  # fmt: skip
 def xautoclaim(call: Call, argv: list[bytes]) -> Reply:
