@@ -38,14 +38,14 @@ class Stream:
         "iids_duplicates", "last", "max_deleted", "producers",
     )  # fmt: skip
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
         self.entries = EntryLog()
         self.last = 0  # key of the highest id ever given out
         self.max_deleted = 0  # key of the highest id deleted by XDEL and its kin; trimming does not count
         self.entries_added = 0  # all appends ever
         self.groups: dict[bytes, Group] = {}
-        self.idmp_duration = settings.stream_idmp_duration  # seconds an idempotency record lives
-        self.idmp_maxsize = settings.stream_idmp_maxsize  # records a producer may have
+        self.idmp_duration = 100 if settings is None else settings.stream_idmp_duration  # seconds a record lives
+        self.idmp_maxsize = 100 if settings is None else settings.stream_idmp_maxsize  # records a producer may have
         self.producers: dict[bytes, dict[bytes, int]] = {}  # producer to {idempotent id: key}, oldest first
         self.iids_added = 0
         self.iids_duplicates = 0
@@ -240,7 +240,7 @@ class Stream:
 
     def copy(self) -> Stream:
         """An independent copy."""
-        twin = Stream.__new__(Stream)
+        twin = Stream()
         twin.entries, blocks = self.entries.copy()
         for name in (
             "last", "max_deleted", "entries_added", "idmp_duration", "idmp_maxsize", "iids_added",
