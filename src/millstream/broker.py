@@ -35,10 +35,15 @@ if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
+    from millstream.server.listener import Endpoints
+    from millstream.server.running import BackgroundServer
+
 Text = str | bytes
 Value = str | bytes | int | float
 References = Literal["KEEPREF", "DELREF", "ACKED"]
 ReleaseMode = Literal["SILENT", "FAIL", "FATAL"]
+
+_SEQUENCES = 1 << 64  # in one millisecond
 
 
 class Entry:
@@ -153,6 +158,32 @@ class Broker:
 
         return make_async_client(self._hub, **{"db": self._db, **options})
 
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 6379, *, unix_socket: str | None = None, password: str | None = None
+    ) -> None:
+        """Serve these streams to any Redis client, until SIGINT or SIGTERM; for the main thread.
+
+        An address that other machines can reach needs a password. Port 0 is any free one.
+        """
+        from millstream.server.running import Server
+
+        Server(self._hub, self._endpoints(host, port, unix_socket, password)).run(signals=True)
+
+    def serve_in_background(
+        self, host: str = "127.0.0.1", port: int = 0, *, unix_socket: str | None = None, password: str | None = None
+    ) -> BackgroundServer:
+        """As `serve`, in a thread: what comes back has `host`, `port` and `stop()`, and can be used with `with`."""
+        from millstream.server.running import BackgroundServer
+
+        return BackgroundServer(self._hub, self._endpoints(host, port, unix_socket, password))
+
+    def _endpoints(self, host: str, port: int, unix_socket: str | None, password: str | None) -> Endpoints:
+        from millstream.server.listener import Endpoints
+
+        if password is not None:
+            self._hub.run([b"CONFIG", b"SET", b"requirepass", password.encode()])
+        return Endpoints((host,), port, unix_socket=unix_socket)
+
     def execute(self, *words: Value) -> Any:
         """Run any command; its reply as redis-py would show it before its own conversions (RESP3 shapes)."""
         return self._parse(self._run([_raw(word) for word in words]))
@@ -191,29 +222,10 @@ class Broker:
         """
         if type(key) is not bytes:
             key = _raw(key)
-        flat: list[bytes] = []
-        for name, value in fields.items():
-            flat += (name if type(name) is bytes else _raw(name), value if type(value) is bytes else _raw(value))
-        if entry_id is None and maxlen is None and minid is None and producer is None and not nomkstream and flat:
-            hub = self._hub
-            self._acquire()
-            try:
-                database = self._databases[self._db]
-                stream = database.values.get(key)
-                if type(stream) is Stream and not hub.observed and key not in database.expires:
-                    now_ms = self._now_ms()
-                    last, new = stream.last, now_ms << 64
-                    if new > last:
-                        made = b"%d-0" % now_ms
-                    else:
-                        new = last + 1
-                        made = text_of(new)
-                    if new <= MAX_KEY:
-                        stream.append(made, new, flat, self._settings)
-                        hub.dirty += 1
-                        return made
-            finally:
-                self._release()
+        if entry_id is None and maxlen is None and minid is None and producer is None and not nomkstream:
+            made = self._append(key, fields)
+            if made is not None:
+                return made
         argv = [b"XADD", key]
         if nomkstream:
             argv.append(b"NOMKSTREAM")
@@ -225,7 +237,51 @@ class Broker:
             ]  # fmt: skip
         argv += _trim_words(maxlen, minid, approximate, limit)
         argv.append(b"*" if entry_id is None else _raw(entry_id))
-        return cast("bytes | None", self._run(argv + flat))
+        for name, value in fields.items():
+            argv += (_raw(name), _raw(value))
+        return cast("bytes | None", self._run(argv))
+
+    def _append(self, key: bytes, fields: Mapping[Any, Any]) -> bytes | None:
+        """The short way to append with a new id; None if the long way must be taken."""
+        name = value = b""
+        flat: list[bytes] = []
+        if len(fields) == 1:
+            ((name, value),) = fields.items()
+            if type(name) is not bytes:
+                name = _raw(name)
+            if type(value) is not bytes:
+                value = _raw(value)
+        else:
+            for each in fields.items():
+                flat += map(_raw, each)
+            if not flat:
+                return None
+        hub = self._hub
+        self._acquire()
+        try:
+            database = self._databases[self._db]
+            stream = database.values.get(key)
+            if type(stream) is not Stream or hub.observed or key in database.expires:
+                return None
+            now_ms = self._now_ms()
+            start = new = now_ms << 64
+            last = stream.last
+            if new > last:
+                made = b"%d-0" % now_ms
+            else:
+                new = last + 1
+                # in the same millisecond the distance from its start is the sequence number
+                made = b"%d-%d" % (now_ms, new - start) if new - start < _SEQUENCES else text_of(new)
+            if new > MAX_KEY:
+                return None
+            if flat:
+                stream.append(made, new, flat, self._settings)
+            else:
+                stream.append_field(made, new, name, value, self._settings)
+            hub.dirty += 1
+            return made
+        finally:
+            self._release()
 
     def xtrim(
         self,
@@ -364,7 +420,7 @@ class Broker:
             group = _raw(group)
         if type(consumer) is not bytes:
             consumer = _raw(consumer)
-        if len(streams) == 1 and not noack and max_count is None and max_size is None and (count is None or count > 0):
+        if not noack and max_count is None and max_size is None and len(streams) == 1 and (count is None or count > 0):
             found = self._read_one(group, consumer, streams, count, claim_ms)
             if found is not None:
                 return found
@@ -380,7 +436,7 @@ class Broker:
     ) -> dict[bytes, list[Entry]] | None:
         """The short way for one stream and new or due entries; None if the long way must be taken."""
         ((key, after),) = streams.items()
-        if after not in (b">", ">"):
+        if after != b">" and after != ">":
             return None
         if type(key) is not bytes:
             key = _raw(key)

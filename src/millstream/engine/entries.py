@@ -112,7 +112,8 @@ class Block:
             return fragments[at]
         sealed = self.sealed
         assert sealed is not None
-        return sealed.fragment(at)
+        starts = sealed.starts
+        return sealed.blob[starts[at] : starts[at + 1]]
 
     def slice(self, low: int, high: int) -> list[bytes]:
         """The encoded fields of the entries from low to high - 1."""

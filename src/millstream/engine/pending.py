@@ -16,7 +16,7 @@ only while nothing has left the hold, or an id that left and came back would be 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final, TypeAlias, cast
 
@@ -98,7 +98,11 @@ AnyHold = Batch | Single
 
 
 class IdOrder:
-    """Ids in id order, with leftovers: ids that are gone stay until the list is swept."""
+    """Ids in id order, with leftovers: ids that are gone stay until the list is swept.
+
+    A consumer's order takes ids from the group's: `ids` what is delivered, since that is above all before it, and
+    `extra` what is claimed. Only the group's keeps track of the newest.
+    """
 
     __slots__ = ("_last", "extra", "ids", "newest")
 
@@ -121,21 +125,13 @@ class IdOrder:
         self.newest = ids[-1]
         self._last = last
 
-    def add(self, ids: Iterable[bytes]) -> None:
-        """Add ids wherever they belong."""
-        for entry_id in ids:
-            key = order(entry_id)
-            if key > self.last and not self.extra:
-                self.ids.append(entry_id)
-            else:
-                self.extra.append(entry_id)
-            if key > self.last:
-                self.newest, self._last = entry_id, key
-
-    def add_later(self, ids: list[bytes], whole: IdOrder) -> None:
-        """Add ids of the group's own order without looking at them; they are put in place when asked for."""
-        self.extra += ids
-        self.newest, self._last = whole.newest, whole._last
+    def add(self, entry_id: bytes) -> None:
+        """Add an id wherever it belongs."""
+        key = order(entry_id)
+        if key > self.last:
+            self.append([entry_id], key)
+        else:
+            self.extra.append(entry_id)
 
     def is_bloated(self, live: int) -> bool:
         """Whether leftovers outnumber the live ids, so that a sweep is paid for by what has left."""
@@ -163,6 +159,11 @@ class IdOrder:
         at = bisect_left(self.ids, order(entry_id), key=order)
         if at == len(self.ids) or self.ids[at] != entry_id:
             self.ids.insert(at, entry_id)
+
+    def forget(self) -> None:
+        """Nothing is live: drop the leftovers, if they take any room worth having."""
+        if len(self.ids) + len(self.extra) > _SLACK:
+            self.ids, self.extra = [], []
 
     def copy(self) -> IdOrder:
         twin = IdOrder()
@@ -301,7 +302,7 @@ class PendingList:
         consumer.pending += len(ids)
         # no consumer has ever held an id above the group's newest, so these are above all of its own too
         self.order.append(ids, last)
-        consumer.order.append(ids, last)
+        consumer.order.ids += ids
         self.keep_small(consumer)
 
     def deliver_one(self, consumer: Consumer, now_ms: int, entry_id: bytes, block: Block) -> None:
@@ -335,12 +336,10 @@ class PendingList:
         everyone.ids.append(entry_id)
         everyone.newest = entry_id
         everyone._last = -1
-        mine = consumer.order
-        mine.ids.append(entry_id)
-        mine.newest = entry_id
-        mine._last = -1
+        mine = consumer.order.ids
+        mine.append(entry_id)
         # each list grows by one a call, so that none can pass its turn
-        if not len(mine.ids) & 63 or not len(everyone.ids) & 63:
+        if not len(mine) & 63 or not len(everyone.ids) & 63:
             self.keep_small(consumer)
 
     def create(
@@ -357,7 +356,7 @@ class PendingList:
         queue = self.zone if consumer is None else self.owned
         place = len(queue.holds) if consumer is None or is_delivery else queue.place(time_ms)
         self._put(queue, place, consumer, time_ms, count, entry_id, block)
-        self.order.add((entry_id,))
+        self.order.add(entry_id)
         self._gain(consumer, entry_id)
 
     def remove(self, entry_id: bytes) -> bool:
@@ -371,6 +370,8 @@ class PendingList:
             self.released -= 1
         else:
             consumer.pending -= 1
+            if not consumer.pending:
+                consumer.order.forget()
         if not self.by_id:
             self._clear()
         return True
@@ -389,10 +390,12 @@ class PendingList:
         """Make a pending entry this consumer's as of this time, behind all that are not newer."""
         hold = self.by_id[entry_id]
         had_it = hold.consumer is consumer
-        self._lose(hold)
+        if had_it:
+            hold.live -= 1
+        else:
+            self._lose(hold)
         self._put(self.owned, self.owned.place(time_ms), consumer, time_ms, count, entry_id, block)
         if had_it:
-            consumer.pending += 1
             self.keep_small(consumer)
         else:
             self._gain(consumer, entry_id)
@@ -409,11 +412,8 @@ class PendingList:
         count = hold.count if hold.count == I64_MAX else hold.count + 1
         size = len(ids)
         hold.live -= size
-        if hold.consumer is None:
-            self.released -= size
-        else:
-            hold.consumer.pending -= size
-        consumer.pending += size
+        if hold.consumer is not consumer:
+            self._pass_on(hold.consumer, ids, consumer)
         place = self.owned.place(now_ms)
         if size == 1:
             self._put(self.owned, place, consumer, now_ms, count, ids[0], blocks[0])
@@ -421,8 +421,6 @@ class PendingList:
             batch = Batch(consumer, now_ms, count, ids, blocks)
             self._insert(self.owned, place, batch)
             self.by_id.update(dict.fromkeys(ids, batch))
-        if hold.consumer is not consumer:
-            consumer.order.add_later(ids, self.order)
         return count
 
     def drop_consumer(self, consumer: Consumer) -> None:
@@ -430,19 +428,33 @@ class PendingList:
         for entry_id in list(self.of_consumer(consumer, 0)):
             self.remove(entry_id)
 
+    def _pass_on(self, owner: Consumer | None, ids: list[bytes], consumer: Consumer) -> None:
+        """Count entries that go from one owner, or none, to another."""
+        if owner is None:
+            self.released -= len(ids)
+        else:
+            owner.pending -= len(ids)
+            if not owner.pending:
+                owner.order.forget()
+        consumer.pending += len(ids)
+        consumer.order.extra += ids
+
     def _lose(self, hold: AnyHold) -> None:
         hold.live -= 1
-        if hold.consumer is None:
+        consumer = hold.consumer
+        if consumer is None:
             self.released -= 1
         else:
-            hold.consumer.pending -= 1
+            consumer.pending -= 1
+            if not consumer.pending:
+                consumer.order.forget()
 
     def _gain(self, consumer: Consumer | None, entry_id: bytes) -> None:
         if consumer is None:
             self.released += 1
         else:
             consumer.pending += 1
-            consumer.order.add((entry_id,))
+            consumer.order.extra.append(entry_id)
             self.keep_small(consumer)
 
     def _put(

@@ -72,6 +72,17 @@ class Stream:
         if added != I64_MAX:
             self.entries_added = added + 1
 
+    def append_field(self, entry_id: bytes, key: int, name: bytes, value: bytes, settings: Settings) -> None:
+        """As append, for an entry with one field."""
+        entries = self.entries
+        if not entries.length:
+            self._first = key
+        entries.append_field(entry_id, key, name, value, settings)
+        self.last = key
+        added = self.entries_added
+        if added != I64_MAX:
+            self.entries_added = added + 1
+
     # Deleting
 
     def delete(self, entry_id: bytes, key: int) -> bool:

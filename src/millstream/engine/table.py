@@ -25,6 +25,7 @@ class KeySpec:
     last: int = 0
     step: int = 0
     flags: tuple[str, ...] = ()  # RO RW OW RM, access update insert delete: what is done to them
+    last_flags: tuple[str, ...] = ()  # what is done to the last one, where that is something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,16 @@ class Command:
         last = self.keys.last if self.keys.last >= 0 else len(argv) + self.keys.last
         return list(range(self.keys.first, min(last, len(argv) - 1) + 1, self.keys.step))
 
+    def key_flags(self, argv: list[bytes], at: int) -> tuple[str, ...]:
+        """What this call does to the key that is its word at this place."""
+        keys = self.keys
+        if keys.last_flags and at == keys.last:
+            return keys.last_flags
+        if "variable_flags" in keys.flags:  # SET, which reads the old value only with GET
+            reads = any(word.upper() == b"GET" for word in argv[3:])
+            return ("RW", "access", "update") if reads else ("OW", "update")
+        return keys.flags
+
 
 class Registry:
     """Collects the rows of one module."""
@@ -73,6 +84,7 @@ class Registry:
         *,
         keys: tuple[int, int, int] = (0, 0, 0),
         access: str = "",
+        last_access: str = "",
         find_keys: FindKeys | None = None,
         since: str = "1.0.0",
         summary: str = "",
@@ -87,8 +99,8 @@ class Registry:
             if not syntax.startswith(title):
                 syntax = title  # a function that serves several commands
             self.add(
-                name, arity, flags, keys=keys, access=access, find_keys=find_keys, since=since,
-                summary=summary, group=group, syntax=syntax, run=run, extra_categories=extra_categories,
+                name, arity, flags, keys=keys, access=access, last_access=last_access, find_keys=find_keys,
+                since=since, summary=summary, group=group, syntax=syntax, run=run, extra_categories=extra_categories,
             )
             return run
 
@@ -102,6 +114,7 @@ class Registry:
         *,
         keys: tuple[int, int, int] = (0, 0, 0),
         access: str = "",
+        last_access: str = "",
         find_keys: FindKeys | None = None,
         since: str = "1.0.0",
         summary: str = "",
@@ -124,7 +137,7 @@ class Registry:
             summary=summary,
             since=since,
             group=of_group,
-            keys=KeySpec(*keys, flags=tuple(access.split())),
+            keys=KeySpec(*keys, flags=tuple(access.split()), last_flags=tuple(last_access.split())),
             find_keys=find_keys,
             run=run,
         )

@@ -387,7 +387,7 @@ def _rename(call: Call, argv: list[bytes], *, only_new: bool) -> bool:
 
 
 @REGISTRY.command(
-    "rename", 3, "write", keys=(1, 2, 1), access="RW access delete", since="1.0.0",
+    "rename", 3, "write", keys=(1, 2, 1), access="RW access delete", last_access="OW update", since="1.0.0",
     summary="Gives a key another name; what had that name before is gone.",
 )
 def rename(call: Call, argv: list[bytes]) -> Reply:
@@ -397,7 +397,7 @@ def rename(call: Call, argv: list[bytes]) -> Reply:
 
 
 @REGISTRY.command(
-    "renamenx", 3, "write fast", keys=(1, 2, 1), access="RW access delete", since="1.0.0",
+    "renamenx", 3, "write fast", keys=(1, 2, 1), access="RW access delete", last_access="OW insert", since="1.0.0",
     summary="Gives a key another name if no key has it.",
 )
 def renamenx(call: Call, argv: list[bytes]) -> Reply:
@@ -428,7 +428,7 @@ def _copy_options(call: Call, words: list[bytes]) -> tuple[Database, bool]:
 
 
 @REGISTRY.command(
-    "copy", -3, "write denyoom", keys=(1, 2, 1), access="RO access", since="6.2.0",
+    "copy", -3, "write denyoom", keys=(1, 2, 1), access="RO access", last_access="OW update", since="6.2.0",
     summary="Copies a value with its expiry to another key, here or in another database.",
 )
 def copy(call: Call, argv: list[bytes]) -> Reply:

@@ -373,7 +373,8 @@ def deliver_next(stream: Stream, group: Group, consumer: Consumer, now_ms: int) 
     consumer.active_ms = now_ms
     group.entries_read = read + 1
     group.step_to(entry_id, at + 1)
-    return entry_id, block.fragment(at)
+    fragments = block.fragments
+    return entry_id, block.fragment(at) if fragments is None else fragments[at]
 
 
 def _remember_place(group: Group, last_id: bytes, block: Block | None) -> None:
