@@ -36,7 +36,8 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
         package = Path("millstream") / "engine"
         sources = [package / f"{name}.py" for name in ENGINE]
         sources += [package / "commands" / f"{name}.py" for name in COMMANDS]
-        subprocess.run([sys.executable, "-m", "mypyc", "--ignore-missing-imports", *map(str, sources)], cwd=place, check=True)
+        compiler = [sys.executable, "-m", "mypyc", "--ignore-missing-imports"]
+        subprocess.run([*compiler, *map(str, sources)], cwd=place, check=True)
         # an editable install runs from the source tree: the modules must lie there (git ignores them)
         target = Path(self.root) / "src"
         for built in [*place.glob("*.so"), *place.glob("millstream/**/*.so")]:

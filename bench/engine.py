@@ -22,11 +22,11 @@ import fakeredis
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tests.support.servers import RealServer, redis_binary, running, valkey_binary
 
 from bench.rounds import HEADER, Comparison, compare, timed
 from millstream import Broker
 from millstream.clock import ManualClock
+from tests.support.servers import RealServer, redis_binary, running, valkey_binary
 
 VALUE = b"x" * 100
 FIELDS = {b"f": VALUE}

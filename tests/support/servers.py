@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools import oracle
 
 from tests.support.wire import Closed, Wire
+from tools import oracle
 
 START_TIMEOUT_S = 20
 ATTEMPTS = 5  # somebody else may take the port that we found free

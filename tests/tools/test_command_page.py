@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tools.command_page import PAGE, page, rows
-
 from millstream.server.commands import TABLE
+from tools.command_page import PAGE, page, rows
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
