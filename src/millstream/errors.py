@@ -3,7 +3,11 @@
     MillstreamError
     ├─ CommandError(text)         answered "-CODE text"; `code` is the first word
     ├─ ProtocolError              the peer broke RESP: answer once, close
-    └─ ConfigError                a setting that cannot be used
+    ├─ ConfigError                a setting that cannot be used
+    └─ PersistenceError           what is kept cannot be read or written
+       ├─ CorruptFile(path, at)   a file is damaged, and where
+       ├─ WriteFailed(path)       the system refused a write
+       └─ BadFormat(what, at)     bytes that are not what they should be, and where
 """
 
 from __future__ import annotations
@@ -33,3 +37,43 @@ class ProtocolError(MillstreamError):
 
 class ConfigError(MillstreamError):
     """A setting cannot be used; the message names it."""
+
+
+class PersistenceError(MillstreamError):
+    """What is kept cannot be read or written."""
+
+
+class BadFormat(PersistenceError):
+    """Bytes that are not what they should be; `at` is where in the file or payload, as far as that is known."""
+
+    def __init__(self, what: str, at: int | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.at = at
+
+    def __str__(self) -> str:
+        return self.what if self.at is None else f"{self.what}, before offset {self.at}"
+
+    def locate(self, at: int) -> None:
+        """Say where it was, unless that is known better already."""
+        if self.at is None:
+            self.at = at
+
+
+class CorruptFile(PersistenceError):
+    """A file is damaged in a way that cannot be put right without losing something."""
+
+    def __init__(self, path: object, at: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at offset {at}: {reason}")
+        self.path = path
+        self.at = at  # where the first command stands that cannot be read
+        self.reason = reason
+
+
+class WriteFailed(PersistenceError):
+    """The system refused a write; its own error is the cause."""
+
+    def __init__(self, path: object, error: OSError) -> None:
+        super().__init__(f"{path} cannot be written: {error.strerror or error}")
+        self.path = path
+        self.reason = error.strerror or str(error)
