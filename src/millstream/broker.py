@@ -26,7 +26,7 @@ from millstream.engine.entries import Sealed, decode_fields
 from millstream.engine.groups import Group
 from millstream.engine.ids import MAX_KEY, text_of
 from millstream.engine.outcome import Reply
-from millstream.engine.pending import Consumer
+from millstream.engine.pending import Consumer, PendingList
 from millstream.engine.stream import Stream
 from millstream.server.hub import Hub
 from millstream.server.resp import encode
@@ -517,27 +517,28 @@ class Broker:
 
     def xack(self, key: Text, group: Text, *ids: Text) -> int:
         """Acknowledge entries; how many of them were pending."""
-        if type(key) is not bytes:
-            key = _raw(key)
-        if type(group) is not bytes:
-            group = _raw(group)
         if len(ids) == 1:
-            entry_id = ids[0]
-            if type(entry_id) is not bytes:
-                entry_id = _raw(entry_id)
             self._acquire()
             try:
-                database = self._databases[self._db]
-                stream = database.values.get(key)
-                if type(stream) is Stream and not self._hub.observed and key not in database.expires:
-                    found = stream.groups.get(group)
-                    # an id that is not written in its canonical form is not found here, and takes the long way
-                    if found is not None and found.pending.remove(entry_id):
-                        self._hub.dirty += 1
-                        return 1
+                pending = self._pending_to_settle(key, group)
+                # an id that is not in canonical form is not found here, and takes the long way
+                if pending is not None and pending.remove(ids[0] if type(ids[0]) is bytes else _raw(ids[0])):
+                    self._hub.dirty += 1
+                    return 1
             finally:
                 self._release()
-        return cast(int, self._run([b"XACK", key, group, *map(_raw, ids)]))
+        return cast(int, self._run([b"XACK", _raw(key), _raw(group), *map(_raw, ids)]))
+
+    def _pending_to_settle(self, key: Text, group: Text) -> PendingList | None:
+        """A group's pending list, if it may be changed without telling anybody; under the lock."""
+        if type(key) is not bytes:
+            key = _raw(key)
+        database = self._databases[self._db]
+        stream = database.values.get(key)
+        if type(stream) is not Stream or self._hub.observed or key in database.expires:
+            return None
+        found = stream.groups.get(group if type(group) is bytes else _raw(group))
+        return None if found is None else found.pending
 
     def xackdel(self, key: Text, group: Text, *ids: Text, references: References = "KEEPREF") -> list[int]:
         """Acknowledge and delete: for each id 1 done, 2 acknowledged and kept as referenced, -1 not pending."""
@@ -554,29 +555,19 @@ class Broker:
         force: bool = False,
     ) -> int:
         """Release entries: nobody's, and the first to be claimed. How many were released."""
-        if type(key) is not bytes:
-            key = _raw(key)
-        if type(group) is not bytes:
-            group = _raw(group)
         if len(ids) == 1 and mode == "FAIL" and retry_count is None:
-            entry_id = ids[0]
-            if type(entry_id) is not bytes:
-                entry_id = _raw(entry_id)
+            entry_id = ids[0] if type(ids[0]) is bytes else _raw(ids[0])
             self._acquire()
             try:
-                database = self._databases[self._db]
-                stream = database.values.get(key)
-                if type(stream) is Stream and not self._hub.observed and key not in database.expires:
-                    found = stream.groups.get(group)
-                    if found is not None:
-                        hold = found.pending.by_id.get(entry_id)
-                        if hold is not None:
-                            found.pending.release(entry_id, hold.count)
-                            self._hub.dirty += 1
-                            return 1
+                pending = self._pending_to_settle(key, group)
+                hold = None if pending is None else pending.by_id.get(entry_id)
+                if pending is not None and hold is not None:
+                    pending.release(entry_id, hold.count)
+                    self._hub.dirty += 1
+                    return 1
             finally:
                 self._release()
-        argv = [b"XNACK", key, group, mode.encode(), *_id_block(ids)]
+        argv = [b"XNACK", _raw(key), _raw(group), mode.encode(), *_id_block(ids)]
         if retry_count is not None:
             argv += [b"RETRYCOUNT", b"%d" % retry_count]
         if force:
