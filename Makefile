@@ -14,7 +14,7 @@ STAMP := $(VENV)/.set-up
 COMMANDS ?= 500000
 FUZZ ?= 1000000
 
-.PHONY: help setup check test run bench bench-engine differential fuzz oracle clean
+.PHONY: help setup check test run bench bench-engine bench-server differential fuzz oracle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -39,10 +39,13 @@ test: $(STAMP) oracle ## all tests; 20,000 random commands are compared with a r
 run: $(STAMP) ## the first example
 	$(BIN)/python examples/first_broker.py
 
-bench: bench-engine ## all benchmarks
+bench: bench-engine bench-server ## all benchmarks
 
 bench-engine: $(STAMP) oracle ## the engine against real servers: a table of ratios; fails below the promised ones
 	$(BIN)/python -m bench.engine
+
+bench-server: $(STAMP) oracle ## the server against Valkey and Redis under load; fails below the promised ratios
+	$(BIN)/python -m bench.server
 
 differential: $(STAMP) oracle ## COMMANDS (500,000) random commands compared with a real Redis, reply by reply
 	$(BIN)/python -m tests.differential.run --commands $(COMMANDS)
@@ -51,7 +54,7 @@ differential: $(STAMP) oracle ## COMMANDS (500,000) random commands compared wit
 	$(BIN)/python -m tests.differential.run --commands $$(($(COMMANDS) / 10)) --server valkey
 
 fuzz: $(STAMP) ## FUZZ (1,000,000) random argument lists: an error each time, never an exception
-	MILLSTREAM_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/faults/test_fuzz_argv.py --timeout 7200
+	MILLSTREAM_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/faults/test_fuzz_argv.py tests/faults/test_fuzz_socket.py --timeout 7200
 
 # A real Redis of the release we follow. On a desk that cannot have one, the tests that want it skip and say why;
 # where CI is set, not having it is an error.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -192,6 +193,15 @@ class Raw:
         return data
 
 
+def await_blocked(server: RealServer, count: int) -> None:
+    """Wait until this many clients of the real server are blocked: what comes next must not overtake them."""
+    with server.connect() as wire:
+        deadline = time.monotonic() + 5
+        while b"\nblocked_clients:%d\r" % count not in wire.ask(b"INFO", b"clients"):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
 @pytest.fixture
 def fresh(redis_server: RealServer) -> RealServer:
     """The real server without data or changed settings."""
@@ -218,6 +228,8 @@ def test_every_byte_is_the_same(fresh: RealServer, name: str, protocol: int) -> 
         for peer, raw in zip(ours, real, strict=True):
             expected = peer.read()
             assert raw.receive(len(expected)) == expected, request
+        if ours[who].is_blocked:
+            await_blocked(fresh, sum(peer.is_blocked for peer in ours))
     for peer, raw in zip(ours, real, strict=True):
         raw.send(pack([b"QUIT"]))
         assert raw.rest() == peer("QUIT")

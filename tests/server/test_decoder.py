@@ -141,6 +141,7 @@ def test_a_small_request_cannot_make_a_huge_array() -> None:
         (b"  ECHO   x  \t", [b"ECHO", b"x"]),
         (b"ECHO ''", [b"ECHO", b""]),
         (rb'ECHO "\xzz"', [b"ECHO", b"xzz"]),
+        (b"ECHO a'b'\x0cc", [b"ECHO", b"ab", b"c"]),
     ],
 )
 def test_inline_words_may_be_quoted(line: bytes, expected: list[bytes]) -> None:

@@ -8,9 +8,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tools import oracle
-
 from tests.support.servers import require
+from tools import oracle
 
 INSTALL_S = 180
 RUN_S = 60

@@ -18,7 +18,6 @@ from millstream.clock import Clock
 from millstream.server.hub import Hub
 from millstream.server.listener import Endpoints, Listener
 from millstream.server.running import BackgroundServer
-
 from tests.support.servers import free_port
 from tests.support.wire import Closed, Wire
 

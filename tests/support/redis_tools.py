@@ -12,9 +12,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tools import oracle
-
 from tests.support.servers import require
+from tools import oracle
 
 PACKAGES = ("redis-tools", "liblzf1", "libjemalloc2")
 TIMEOUT_S = 120

@@ -168,4 +168,8 @@ def _categories(flags: frozenset[str], group: str, *, is_container: bool) -> fro
     ):  # fmt: skip
         if flag in flags:
             found.add(category)
+    if group == "scripting":  # what a read-only script reads is up to its commands
+        found.discard("@read")
+    if group == "scripting":
+        found.discard("@read")  # what a script reads is up to its commands
     return frozenset(found)

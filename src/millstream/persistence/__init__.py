@@ -1,4 +1,14 @@
-"""What outlives the process: snapshots in Redis's RDB format, as bytes in and bytes out.
+"""What outlives the process: an append-only log and snapshots, both in Redis's own formats.
+
+The log, and what keeps it:
+
+    store ──▶ journal, background, keeper      state in a directory: its log, its rewrites and snapshots, a thread
+    journal ──▶ manifest, aof, replay          which files; writing lines; loading them, by hot forms where it can
+    background ──▶ freeze, dump, rewrite       a copy of all state; a file of it; its shortest list of commands
+    scan, check                                reading a log with offsets; is it whole, and if not, what is left of it?
+    files, host                                the only module that opens files; who runs the commands
+
+RDB, as bytes in and bytes out:
 
     crc64, lzf, listpack, ziplist    the parts other formats are made of; they know no Redis value
     rdb_options, rdb_codec           which forms there are; Reader and Writer: lengths, strings, numbers

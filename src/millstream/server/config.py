@@ -16,6 +16,7 @@ from millstream.engine.faults import SYNTAX, fault
 from millstream.engine.glob import compiled
 from millstream.errors import CommandError, ConfigError
 from millstream.server import notify
+from millstream.server.limits import DEFAULT_OUTPUT_LIMITS, print_output_limits, read_output_limits
 
 Value = bytes
 Parse = Callable[[bytes], bytes]  # the value in its normal form, or BadValue
@@ -32,9 +33,12 @@ class Option:
     default: bytes
     parse: Parse
     refusal: str | None = None  # why it cannot be changed at run time
+    frozen: bool = False  # what it is about is settled at start: only the value it has is accepted
+    adds: bool = False  # a new value changes only those parts of the old one that it names
 
-    def read(self, word: bytes) -> bytes:
-        return self.parse(word)
+    def read(self, word: bytes, old: bytes = b"") -> bytes:
+        """The value that a word stands for, given the one before it."""
+        return self.parse(old + b" " + word if self.adds else word)
 
 
 _UNITS: Final = {
@@ -75,6 +79,18 @@ def memory(low: int = 0, high: int = I64_MAX) -> Parse:
     return parse
 
 
+def _memory_or_percent(word: bytes) -> bytes:
+    """A number of bytes, or a share of `maxmemory`."""
+    if share := re.fullmatch(rb"([0-9]+)%", word):
+        if int(share[1]) > 100:
+            raise BadValue("percentage argument must be less or equal to 100")
+        return b"%d%%" % int(share[1]) if int(share[1]) else b"0"
+    try:
+        return memory()(word)
+    except BadValue:
+        raise BadValue("argument must be a memory or percent value") from None
+
+
 def one_of(*words: str) -> Parse:
     """One of a few words, in any case."""
 
@@ -90,6 +106,13 @@ def yes_or_no(word: bytes) -> bytes:
     if word.lower() not in (b"yes", b"no"):
         raise BadValue("argument must be 'yes' or 'no'")
     return word.lower()
+
+
+def _permissions(word: bytes) -> bytes:
+    """File permissions, in octal."""
+    if not re.fullmatch(rb"[0-7]{1,4}", word) or int(word, 8) > 0o777:
+        raise BadValue("argument must be an octal number up to 777")
+    return word
 
 
 def text(word: bytes) -> bytes:
@@ -115,6 +138,13 @@ def _save_points(word: bytes) -> bytes:
     return b" ".join(points)
 
 
+def _output_limits(words: bytes) -> bytes:
+    try:
+        return print_output_limits(read_output_limits(words))
+    except ValueError as reason:
+        raise BadValue(str(reason)) from None
+
+
 _POLICIES: Final = (
     "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "volatile-lrm",
     "allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm", "noeviction",
@@ -124,6 +154,9 @@ _PROTECTED: Final = "can't set protected config"
 _MEBI: Final = 1 << 20
 
 OPTIONS: Final[dict[str, Option]] = {
+    "acl-pubsub-default": Option(b"resetchannels", one_of("allchannels", "resetchannels")),
+    "aclfile": Option(b"", text, _IMMUTABLE),
+    "acllog-max-len": Option(b"128", integer()),
     "active-expire-effort": Option(b"1", integer(1, 10)),
     "aof-use-rdb-preamble": Option(b"yes", yes_or_no),
     "appenddirname": Option(b"appendonlydir", text, _IMMUTABLE),
@@ -132,7 +165,9 @@ OPTIONS: Final[dict[str, Option]] = {
     "appendonly": Option(b"no", yes_or_no),
     "auto-aof-rewrite-min-size": Option(b"67108864", memory()),
     "auto-aof-rewrite-percentage": Option(b"100", integer(0, 2**31 - 1)),
-    "bind": Option(b"127.0.0.1", text),
+    "bind": Option(b"127.0.0.1", text, frozen=True),
+    "busy-reply-threshold": Option(b"5000", integer()),
+    "client-output-buffer-limit": Option(DEFAULT_OUTPUT_LIMITS, _output_limits, adds=True),
     "client-query-buffer-limit": Option(b"1073741824", memory(_MEBI)),
     "cluster-enabled": Option(b"no", yes_or_no, _IMMUTABLE),
     "databases": Option(b"16", integer(1, 2**31 - 1), _IMMUTABLE),
@@ -145,13 +180,15 @@ OPTIONS: Final[dict[str, Option]] = {
     "lazyfree-lazy-user-flush": Option(b"no", yes_or_no),
     "logfile": Option(b"", text, _IMMUTABLE),
     "loglevel": Option(b"notice", one_of("debug", "verbose", "notice", "warning", "nothing")),
+    "lua-time-limit": Option(b"5000", integer()),  # the same as busy-reply-threshold
     "maxclients": Option(b"10000", integer(1, 2**32 - 1)),
     "maxmemory": Option(b"0", memory(0, U64_MAX)),
+    "maxmemory-clients": Option(b"0", _memory_or_percent),
     "maxmemory-policy": Option(b"noeviction", one_of(*_POLICIES)),
     "maxmemory-samples": Option(b"5", integer(1, 64)),
     "no-appendfsync-on-rewrite": Option(b"no", yes_or_no),
     "notify-keyspace-events": Option(b"", _events),
-    "port": Option(b"0", integer(0, 65535)),
+    "port": Option(b"0", integer(0, 65535), frozen=True),
     "proto-max-bulk-len": Option(b"536870912", memory(_MEBI)),
     "protected-mode": Option(b"yes", yes_or_no),
     "requirepass": Option(b"", text),
@@ -162,8 +199,21 @@ OPTIONS: Final[dict[str, Option]] = {
     "stream-idmp-maxsize": Option(b"100", integer(1, 10000)),
     "stream-node-max-bytes": Option(b"4096", memory()),
     "stream-node-max-entries": Option(b"100", integer()),
+    "tcp-backlog": Option(b"511", integer(0, 2**31 - 1), _IMMUTABLE),
     "tcp-keepalive": Option(b"300", integer(0, 2**31 - 1)),
     "timeout": Option(b"0", integer(0, 2**31 - 1)),
+    "tls-auth-clients": Option(b"yes", one_of("no", "yes", "optional"), _IMMUTABLE),
+    "tls-ca-cert-dir": Option(b"", text, _IMMUTABLE),
+    "tls-ca-cert-file": Option(b"", text, _IMMUTABLE),
+    "tls-cert-file": Option(b"", text, _IMMUTABLE),
+    "tls-ciphers": Option(b"", text, _IMMUTABLE),
+    "tls-key-file": Option(b"", text, _IMMUTABLE),
+    "tls-key-file-pass": Option(b"", text, _IMMUTABLE),
+    "tls-port": Option(b"0", integer(0, 65535), frozen=True),
+    "tls-prefer-server-ciphers": Option(b"no", yes_or_no, _IMMUTABLE),
+    "tls-protocols": Option(b"", text, _IMMUTABLE),
+    "unixsocket": Option(b"", text, _IMMUTABLE),
+    "unixsocketperm": Option(b"0", _permissions, _IMMUTABLE),
 }
 
 
@@ -179,7 +229,7 @@ class Config:
             if name not in OPTIONS:
                 raise ConfigError(f"unknown setting {name!r}")
             try:
-                self._values[name] = OPTIONS[name].read(value.encode())
+                self._values[name] = OPTIONS[name].read(value.encode("utf-8", "surrogateescape"), self._values[name])
             except BadValue as reason:
                 raise ConfigError(f"setting {name!r}: {reason}") from reason
 
@@ -219,17 +269,23 @@ class Config:
         self._values.update(changed)
         return names
 
-    @staticmethod
-    def _checked(name: str, sent: bytes, value: bytes, *, is_duplicate: bool) -> bytes:
+    def put(self, name: str, value: bytes) -> None:
+        """Note what is the case now, whatever was asked for."""
+        self._values[name] = value
+
+    def _checked(self, name: str, sent: bytes, value: bytes, *, is_duplicate: bool) -> bytes:
         option = OPTIONS[name]
         if option.refusal is not None:
             raise _failed(sent, option.refusal)
         if is_duplicate:
             raise _failed(sent, "duplicate parameter")
         try:
-            return option.read(value)
+            new = option.read(value, self._values[name])
         except BadValue as reason:
             raise _failed(sent, str(reason)) from None
+        if option.frozen and new != self._values[name]:
+            raise _failed(sent, "Unable to listen elsewhere while the server runs")
+        return new
 
 
 def _failed(sent: bytes, reason: str) -> CommandError:

@@ -19,10 +19,10 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from time import perf_counter_ns
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from millstream.clock import Clock, SystemClock
 from millstream.engine import expiry
@@ -32,17 +32,25 @@ from millstream.engine.stream import Stream, sweep_idempotency
 from millstream.engine.table import Command
 from millstream.errors import CommandError
 from millstream.server import notify
+from millstream.server.auth import AccessControl, redacted
 from millstream.server.blocking import Alarms, Owner, Place, Waiter, Waiters
 from millstream.server.call import ServerCall
-from millstream.server.commands import find
+from millstream.server.commands import TABLE, find
+from millstream.server.commands.client import describe
 from millstream.server.config import Config
+from millstream.server.memory import Memory
 from millstream.server.pubsub import PubSub
 from millstream.server.resp import quoted
-from millstream.server.scripts import Scripts
+from millstream.server.scripting.cache import Scripts
+from millstream.server.scripting.functions import Libraries
+from millstream.server.scripting.runner import Runner
 from millstream.server.session import Gate, Session
 from millstream.server.stats import Stats
-from millstream.server.timer import Timer
+from millstream.server.timer import Timer, Waker
 from millstream.server.watching import Watches
+
+if TYPE_CHECKING:
+    from millstream.persistence.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +59,7 @@ Journal: TypeAlias = Callable[[list[LogLine]], None]
 
 _SWEEP_SIZE: Final = 1000  # keys that expire in one go; the lock is free in between
 _IDEMPOTENCY_MS: Final = 1000
+_TIME_LIMITS: Final = ("busy-reply-threshold", "lua-time-limit")  # two names of one setting
 _CROSS_DATABASES: Final = frozenset({"copy", "move", "swapdb"})
 _TIMEOUT_REPLIES: Final[dict[str, Reply]] = {"wait": 0, "waitaof": [0, 0]}
 # What these change is a connection: without one they mean nothing.
@@ -70,10 +79,15 @@ class Hub:
         *,
         settings: dict[str, str] | None = None,
         journal: Journal | None = None,
+        users: Iterable[Sequence[bytes]] = (),
     ) -> None:
-        """Settings are named as in CONFIG. With a clock of your own nothing happens by itself: call `tick`."""
+        """Settings are named as in CONFIG, users as in `user` lines of a configuration file: a name and rules.
+
+        With a clock of your own nothing happens by itself: call `tick`.
+        """
         self.lock = threading.RLock()
         self.clock: Clock = clock or SystemClock()
+        self.now_ms: Callable[[], int] = self.clock.now_ms  # Unix time in milliseconds
         self.config = Config(settings)
         self.keyspace = keyspace or Keyspace(self.config.number("databases"))
         self.stats = Stats()
@@ -81,36 +95,51 @@ class Hub:
         self.alarms = Alarms()
         self.pubsub: PubSub = PubSub()
         self.watches = Watches(self.keyspace)
-        self.scripts = Scripts()
+        self.runner = Runner(self)
+        self.scripts = Scripts(self.runner)
+        self.libraries = Libraries(self.runner)
         self.sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
         self.monitors: dict[Session, None] = {}
         self.gates: list[Gate] = []  # further reasons to refuse a command, asked in this order
+        self.store: Store | None = None  # where state is kept, if anywhere
+        self.before_replies: Callable[[], CommandError | None] | None = None  # makes sure of what replies promise
+        self.turn_end: Callable[[], bool] | None = None  # will call `send_output` when its turn ends; False: not now
+        self.setting_hooks: list[Callable[[str], None]] = []  # told of settings that have changed
+        self.on_shutdown: Callable[[], None] | None = None  # ends the process that SHUTDOWN is sent to
+        self.access = AccessControl(self, TABLE, describe)
+        self.memory = Memory(self)
+        self.counts_memory = False  # there is a limit
         self.letters: frozenset[str] = frozenset()  # of notify-keyspace-events
         self.dirty = 0  # changes since the last save
         self.active_expiry = True
         self.started_ms = self.now_ms()
+        self.is_unsettled = False  # there is something to commit
         self.is_busy = False  # a command is running; only its own thread can see this under the lock
+        self.has_waiters = False
+        self.is_told = False  # whether somebody wants to know of every change: subscribers to events, watchers
         self.observed = False  # whether skipping Outcome would hide something from somebody
         self._journal = journal
+        self.keeps_log = journal is not None
+        self.lines: list[LogLine] = []  # for the journal, of commands that took the short way
         self._log: list[LogLine] = []
         self._ready: dict[Place, None] = {}
         self._is_serving = False
         self._resumable: deque[Session] = deque()
         self._unsent: list[Session] = []
+        self._answers: list[tuple[Waiter, Reply]] = []  # of those who wait without a connection
         self._leaving: list[Session] = []
         self._ids = count(1)
         self._swept_ms = self.started_ms
-        self._timer = Timer(self) if isinstance(self.clock, SystemClock) else None
+        self._timer: Waker | None = Timer(self) if isinstance(self.clock, SystemClock) else None
         self._house = Session(self, _nowhere)  # runs what comes without a connection
+        self._house.is_trusted = True
+        self._call: ServerCall | None = None  # the call of the last command, for the next one
         for name in settings or ():
             self.apply_setting(name)
+        self.access.start(users)
         self.observe()
 
     # What the outside calls
-
-    def now_ms(self) -> int:
-        """Unix time in milliseconds."""
-        return self.clock.now_ms()
 
     @property
     def journal(self) -> Journal | None:
@@ -121,14 +150,21 @@ class Hub:
     def journal(self, journal: Journal | None) -> None:
         with self.lock:
             self._journal = journal
+            self.keeps_log = journal is not None
             self.observe()
 
     def session(
-        self, send: Callable[[bytes], None], closed: Callable[[], None] | None = None, *, address: bytes = b""
+        self,
+        send: Callable[[bytes], None],
+        closed: Callable[[], None] | None = None,
+        *,
+        address: bytes = b"",
+        local_address: bytes = b"",
     ) -> Session:
         """A connection. Output goes to `send`; `closed` is called when the server ends it."""
         with self.lock:
-            session = Session(self, send, closed, number=next(self._ids), address=address)
+            number = next(self._ids)
+            session = Session(self, send, closed, number=number, address=address, local_address=local_address)
             self.sessions[session.id] = session
             self.stats.connections += 1
             return session
@@ -137,8 +173,8 @@ class Hub:
         """Run one command that needs no connection; it does not block. Raises the error it answers with."""
         with self.lock:
             reply = self._perform_in_house(argv, db, protocol, may_block=False)[1]
-            self.finish()
-        assert not isinstance(reply, Wait), "a command waits although it may not"
+            assert not isinstance(reply, Wait), "a command waits although it may not"
+            reply = self._keep_promise(reply)
         if type(reply) is CommandError:
             raise reply
         return reply
@@ -152,6 +188,7 @@ class Hub:
                 if not waiter.is_over:
                     self.give_up(waiter)
                     return waiter.timeout_reply
+                self.send_output()  # it was answered just now
         if type(caller.reply) is CommandError:
             raise caller.reply
         return caller.reply
@@ -169,10 +206,15 @@ class Hub:
                 reply = error
             if isinstance(reply, Wait):
                 waiter = self.block(owner, row, reply, db, protocol)
+                self.finish()
             else:
-                owner.resume(reply)
-            self.finish()
+                owner.resume(self._keep_promise(reply))
             return waiter
+
+    def recover(self) -> None:
+        """A connection has failed in the middle of its work: let the others go on."""
+        with self.lock:
+            self.finish()
 
     def close(self) -> None:
         """End all connections and waits, and the timer. The keyspace stays as it is."""
@@ -194,6 +236,10 @@ class Hub:
             self.dirty += outcome.dirty
             if outcome.dirty:
                 self._aim_at_expiry()
+                if self.counts_memory:
+                    self.memory.weigh(outcome.touched)
+            if not isinstance(outcome.reply, Wait):
+                return self._keep_promise(outcome.reply)
             self.finish()
             return outcome.reply
 
@@ -227,15 +273,21 @@ class Hub:
             if self._timer is not None and due_ms is not None:
                 self._timer.aim(due_ms)
 
+    def use_waker(self, waker: Waker) -> Waker | None:
+        """Be woken by this one from now on; the one before it, stopped, or None if time is moved by hand."""
+        with self.lock:
+            before = self._timer
+            if before is not None:
+                before.stop()
+                self._timer = waker
+                self.keep_swept()
+            return before
+
     def observe(self) -> None:
-        """Bring `observed` up to date."""
-        self.observed = bool(
-            self._journal is not None
-            or self.letters
-            or len(self.waiters)
-            or len(self.watches)
-            or self.monitors
-        )
+        """Bring `observed` and its parts up to date."""
+        self.has_waiters = len(self.waiters) > 0
+        self.is_told = bool(self.letters or len(self.watches) or self.counts_memory)
+        self.observed = bool(self._journal is not None or self.is_told or self.has_waiters or self.monitors)
 
     def apply_setting(self, name: str) -> None:
         """A setting has a new value: act on it."""
@@ -243,18 +295,27 @@ class Hub:
         if name == "notify-keyspace-events":
             self.letters = notify.parse(self.config[name]) or frozenset()
             self.observe()
+        elif name == "requirepass":
+            self.access.require(self.config[name])
+        elif name == "maxmemory":
+            self.memory.set_limit(self.config.number(name))
+        elif name in _TIME_LIMITS:
+            for alias in _TIME_LIMITS:
+                self.config.put(alias, self.config[name])
         elif name.startswith("stream-"):
             setattr(settings, name.replace("-", "_"), self.config.number(name))
         elif name in ("proto-max-bulk-len", "client-query-buffer-limit"):
             for session in list(self.sessions.values()):
                 session.follow_limits()
+        for hook in self.setting_hooks:
+            hook(name)
 
     def show(self, session: Session, row: Command, argv: list[bytes]) -> None:
-        """Show a command to those who monitor; what is secret or only for operators is left out."""
-        if row.flags & {"admin", "skip_monitor"} or row.name in ("auth", "hello"):
+        """Show a command to those who monitor; what is secret is hidden, what is for operators is left out."""
+        if row.flags & {"admin", "skip_monitor"}:
             return
         seconds, ms = divmod(self.now_ms(), 1000)
-        words = b" ".join(map(quoted, argv))
+        words = b" ".join(map(quoted, redacted(row, argv)))
         line = b"+%d.%06d [%d %b] %b\r\n" % (seconds, ms * 1000, session.db, session.address, words)
         for monitor in self.monitors:
             monitor.push(line)
@@ -262,15 +323,17 @@ class Hub:
     # Running a command, under the lock
 
     def perform(
-        self, session: Session, row: Command, argv: list[bytes], now_ms: int, *, may_block: bool
+        self, session: Session, row: Command, argv: list[bytes], now_ms: int, may_block: bool
     ) -> Reply | Wait:
         """Run one command for a session and hand out its effects, but for those that wait for `finish`."""
-        call = ServerCall(self, session, now_ms, may_block=may_block)
-        run = row.run
-        assert run is not None, row.name
+        # A command that runs others (EXEC, EVAL) keeps its call meanwhile, and they get one of their own.
+        if self.lines:
+            self._hand_in()
+        call, self._call = self._call or ServerCall(self, session), None
+        call.renew(session, now_ms, may_block)
         started = perf_counter_ns()
         try:
-            reply = run(call, argv)
+            reply = row.run(call, argv)  # type: ignore[misc]  # what has no function is never looked up
         except CommandError as error:
             reply = error
         except Exception:
@@ -281,10 +344,13 @@ class Hub:
         if call.dirty:
             self.dirty += call.dirty
             self._aim_at_expiry(row, call)
+            if self.counts_memory:
+                self.memory.account(row, argv, call)
         if type(reply) is not Wait:  # what waits is counted when it ends
             self._count(row, reply, perf_counter_ns() - started)
             if not call.events and "readonly" in row.flags:
                 self.stats.hits += 1
+        self._call = call
         return reply
 
     def _perform_in_house(
@@ -293,15 +359,18 @@ class Hub:
         row = find(argv)
         if row.name in _NEED_CONNECTION:
             raise CommandError(f"ERR '{row.name}' needs a connection")
-        self.is_busy = True
         self._house.db = db
         self._house.protocol = protocol
-        return row, self.perform(self._house, row, argv, self.now_ms(), may_block=may_block)
+        refusal = self._house.refusal(row, argv) if self.gates else None
+        if refusal is not None:
+            raise refusal
+        self.is_busy = True
+        return row, self.perform(self._house, row, argv, self.now_ms(), may_block)
 
     def _count(self, row: Command, reply: Reply | Wait, nanoseconds: int) -> None:
         stats = self.stats
         stats.commands += 1
-        counters = stats.of(row.name)
+        counters = stats.by_command.get(row.name) or stats.of(row.name)
         counters.calls += 1
         counters.nanoseconds += nanoseconds
         if type(reply) is CommandError:
@@ -318,10 +387,12 @@ class Hub:
                 self.watches.touch(place)
         if log and self._journal is not None:
             self._log += log
+            self.is_unsettled = True
         if ready and len(self.waiters):
             for place in ready:
                 if place in self.waiters:
                     self._ready[place] = None
+                    self.is_unsettled = True
 
     def _tell(self, events: list[Event]) -> None:
         for event in events:
@@ -329,6 +400,8 @@ class Hub:
                 self.stats.misses += 1
             elif event.kind == "x":
                 self.stats.expired += 1
+                if self.counts_memory:
+                    self.memory.weigh([(event.db, event.key)])
             if event.kind in self.letters:
                 for channel, payload in notify.messages(event, self.letters):
                     self.pubsub.publish(channel, payload)
@@ -347,25 +420,63 @@ class Hub:
 
     # After a command
 
+    @property
+    def has_logged(self) -> bool:
+        """Whether the command that just ran changed something that its reply must not promise too early."""
+        return bool(self._log) and self.before_replies is not None
+
     def commit(self) -> None:
         """After a command or a whole EXEC: log what it did, and serve those who waited for it."""
+        self.is_unsettled = False
         if self._log:
             self._write_log()
         if self._ready and not self._is_serving:
             self._serve_ready()
+
+    def _hand_in(self) -> None:
+        """Give the journal what commands on the short way did: before anything else happens, a rewrite for one."""
+        lines, self.lines = self.lines, []
+        if self._journal is not None:
+            self._journal(lines)
 
     def finish(self) -> None:
         """Before leaving the lock: commit, let sessions whose wait is over go on, send all output."""
         self.commit()
         while self._resumable:
             self._resumable.popleft().advance()
-        while self._unsent:
-            unsent, self._unsent = self._unsent, []
-            for session in unsent:
-                session.flush()
+        if self.lines:
+            self._hand_in()
+        if self.before_replies is None or self.turn_end is None or not self.turn_end():
+            self.send_output()
         self.is_busy = False
         while self._leaving:
             self._leaving.pop().forget()
+
+    def send_output(self) -> CommandError | None:
+        """Hand all output to the peers, once what it promises is certain; else the error they get instead."""
+        with self.lock:
+            refusal = self.before_replies() if self.before_replies is not None else None
+            answers, self._answers = self._answers, []
+            for waiter, reply in answers:
+                is_promise = refusal is not None and "write" in waiter.row.flags
+                waiter.owner.resume(refusal if is_promise else reply)
+            while self._unsent:
+                unsent, self._unsent = self._unsent, []
+                for session in unsent:
+                    if refusal is not None:
+                        session.take_back(refusal)
+                    session.flush()
+            return refusal
+
+    def _keep_promise(self, reply: Reply) -> Reply:
+        """Finish now, whoever else waits for the end of a turn; the reply of a command that came without a connection.
+
+        If what it did cannot be made certain, that is the error.
+        """
+        has_logged = bool(self._log)
+        self.finish()
+        refusal = self.send_output() if self.before_replies is not None else None
+        return refusal if refusal is not None and has_logged else reply
 
     def resume_later(self, session: Session) -> None:
         """A session has more to do once the current one is through."""
@@ -408,8 +519,14 @@ class Hub:
         self.waiters.remove(waiter)
         session = waiter.owner if isinstance(waiter.owner, Session) else self._house
         session.db, session.protocol = waiter.db, waiter.protocol
+        refusal = session.refusal(waiter.row, waiter.argv) if self.gates else None
+        if refusal is not None:  # what was allowed when it began to wait no longer is
+            self.stats.of(waiter.row.name).rejected += 1
+            self.stats.count_error(refusal)
+            self._conclude(waiter, refusal)
+            return
         session.is_running = True
-        reply = self.perform(session, waiter.row, waiter.argv, now_ms, may_block=True)
+        reply = self.perform(session, waiter.row, waiter.argv, now_ms, True)
         session.is_running = False
         if self._log:
             self._write_log()
@@ -462,7 +579,10 @@ class Hub:
 
     def _conclude(self, waiter: Waiter, reply: Reply) -> None:
         self.give_up(waiter)
-        waiter.owner.resume(reply)
+        if isinstance(waiter.owner, Session):
+            waiter.owner.resume(reply)
+        else:
+            self._answers.append((waiter, reply))
 
     # Sweeping
 

@@ -186,15 +186,15 @@ class RequestDecoder:
     """
 
     __slots__ = (
-        "_argv", "_bulk", "_count", "_parsed", "_reader", "_rest", "_size", "_wary",
-        "max_buffer", "max_bulk", "restricted",
+        "_argv", "_bulk", "_count", "_reader", "_rest", "_size", "_wary",
+        "max_buffer", "max_bulk", "parsed", "restricted",
     )  # fmt: skip
 
     def __init__(self, max_bulk: int = 512 << 20, max_buffer: int = 1 << 30) -> None:
         self.max_bulk = max_bulk
         self.max_buffer = max_buffer
         self.restricted = False  # not authenticated: short requests only
-        self._parsed: deque[list[bytes]] = deque()
+        self.parsed: deque[list[bytes]] = deque()  # what `next` will give first, without effort
         self._reader = _new_reader()
         self._rest = bytearray()  # what hiredis did not take
         self._wary = False  # `_rest` holds something that hiredis must not see
@@ -214,8 +214,8 @@ class RequestDecoder:
 
     def next(self) -> list[bytes] | None:
         """The next request, or None until there is more."""
-        if self._parsed:
-            return self._parsed.popleft()
+        if self.parsed:
+            return self.parsed.popleft()
         if not self._rest:
             return None
         argv = self._read_carefully()
@@ -243,7 +243,7 @@ class RequestDecoder:
         requests = _split(data)
         if requests is None:
             return False
-        self._parsed.extend(requests)
+        self.parsed.extend(requests)
         return True
 
     def _feed_reader(self, data: bytes) -> bool:
@@ -258,11 +258,11 @@ class RequestDecoder:
         requests = self._parse(data)
         taken = _canonical_size(requests) if requests else 0
         if requests and taken == len(data) and data.count(b"\r\n") == _line_ends(requests):
-            self._parsed.extend(requests)
+            self.parsed.extend(requests)
             return True
         self._reader = _new_reader()
         if requests and 0 < taken < len(data) and _is_cut_at_end(data, requests):
-            self._parsed.extend(requests)
+            self.parsed.extend(requests)
             self._rest += data[taken:]
             return True
         return False
@@ -438,6 +438,8 @@ def split_words(line: bytes) -> list[bytes] | None:
                 return None
             word += _unquoted(part)
             at = part.end()
+            if part.lastgroup != "plain":  # any blank may follow a quote, and ends the word
+                break
         words.append(word)
         at = _skip_blanks(line, at)
     return words

@@ -22,12 +22,13 @@ class Stats:
     """All counters of a hub but `dirty` start again at CONFIG RESETSTAT."""
 
     connections: int = 0
+    rejected_connections: int = 0  # for want of room
     commands: int = 0
     errors: int = 0
     expired: int = 0
     hits: int = 0
     misses: int = 0
-    bytes_in: int = 0
+    bytes_in: int = 0  # of connections that have ended
     bytes_out: int = 0
     by_command: dict[str, CommandStats] = field(default_factory=dict)
     by_error: dict[str, int] = field(default_factory=dict)

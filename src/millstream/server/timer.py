@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from millstream.server.hub import Hub
@@ -18,6 +18,16 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_S: Final = 1.0  # the wall clock may be set while we sleep, the hub may be gone
 _LINGER_S: Final = 0.5  # blocking reads come in rows: do not end and start a thread for each
+
+
+class Waker(Protocol):
+    """Who sees to it that `hub.tick()` is called in time: the thread below, or an event loop."""
+
+    def aim(self, due_ms: int) -> None:
+        """Be there at this time at the latest."""
+
+    def stop(self) -> None:
+        """Nothing is to be done any more, until the next `aim`."""
 
 
 class Timer:

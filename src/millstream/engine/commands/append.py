@@ -160,7 +160,10 @@ def xadd(call: Call, argv: list[bytes]) -> Reply:
     if words.producer is not None:
         idempotent_id = words.idempotent_id or automatic_id(fields)
         # Redis makes the producer before it knows that the entry can be added; XINFO shows it
-        known = stream.producers.setdefault(words.producer, {}).get(idempotent_id)
+        records = stream.producers.setdefault(words.producer, {})
+        known = records.get(idempotent_id)
+        if call.trusted:
+            known = _known_in_log(words, stream, records, idempotent_id)
         if known is not None:
             stream.iids_duplicates += 1
             call.dirty += 1
@@ -192,6 +195,18 @@ def xadd(call: Call, argv: list[bytes]) -> Reply:
         words.trim.as_done(logged, stream, stopped_at)
         call.log(*logged)
     return entry_id
+
+
+def _known_in_log(words: AddWords, stream: Stream, records: dict[bytes, int], idempotent_id: bytes) -> int | None:
+    """What a replayed idempotent append repeats: the log knows better than the records, which expire unlogged.
+
+    An append was logged with the id it got, whatever is remembered under its idempotent id. A duplicate was logged
+    with `*`, although its record may be gone from a base that was written later.
+    """
+    if words.key is None:
+        return records.get(idempotent_id, stream.last)
+    records.pop(idempotent_id, None)
+    return None
 
 
 def _parse_add(call: Call, argv: list[bytes]) -> AddWords:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from millstream.engine import faults
 from millstream.engine.commands import TABLE as ENGINE_TABLE
 from millstream.engine.table import Command
+from millstream.persistence import commands as dumping
 from millstream.server.commands import (
+    acl,
     admin,
     channels,
     client,
@@ -13,19 +15,23 @@ from millstream.server.commands import (
     configuration,
     connection,
     information,
-    scripting,
+    keeping,
     transactions,
 )
+from millstream.server.scripting import commands as scripting
 
 TABLE: dict[bytes, Command] = {
     **ENGINE_TABLE,
+    **acl.COMMANDS.commands,
     **admin.COMMANDS.commands,
     **channels.COMMANDS.commands,
     **client.COMMANDS.commands,
     **command.COMMANDS.commands,
     **configuration.COMMANDS.commands,
     **connection.COMMANDS.commands,
+    **dumping.REGISTRY.commands,
     **information.COMMANDS.commands,
+    **keeping.COMMANDS.commands,
     **scripting.COMMANDS.commands,
     **transactions.COMMANDS.commands,
 }
@@ -33,6 +39,11 @@ command.publish(TABLE)
 
 # Most clients shout: a name in capitals is found without lowering it first.
 _BY_NAME = TABLE | {name.upper(): row for name, row in TABLE.items()}
+
+
+# Those that any authenticated connection may run as they are: no subcommands, no settings that forbid them.
+PLAIN = {name: row for name, row in _BY_NAME.items() if row.run is not None and not row.subcommands}
+del PLAIN[b"debug"], PLAIN[b"DEBUG"]
 
 
 def lookup(argv: list[bytes]) -> Command:

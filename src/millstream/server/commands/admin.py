@@ -16,9 +16,10 @@ from millstream.engine.faults import (
     fault,
 )
 from millstream.engine.outcome import OK, Pairs, Reply, Verbatim, Wait
-from millstream.engine.values import Hash, List, SetOf, SortedSet
 from millstream.server.call import ServerCall, ServerRegistry, ServerRun
 from millstream.server.commands.common import add_help
+from millstream.server.commands.keeping import debug_loadaof, debug_reload
+from millstream.server.memory import of_key
 
 COMMANDS = ServerRegistry("server")
 _FAST = "loading stale fast"
@@ -42,15 +43,6 @@ def time_(call: ServerCall, argv: list[bytes]) -> Reply:
 def role(call: ServerCall, argv: list[bytes]) -> Reply:
     """ROLE"""
     return [b"master", 0, []]
-
-
-@COMMANDS.serves(
-    "lastsave", 1, _FAST, since="1.0.0", summary="Returns the time of the last save.",
-    extra_categories="@admin @dangerous",
-)  # fmt: skip
-def lastsave(call: ServerCall, argv: list[bytes]) -> Reply:
-    """LASTSAVE"""
-    return call.hub.started_ms // 1000
 
 
 # Waiting for replicas, of which there are none
@@ -90,6 +82,8 @@ def waitaof(call: ServerCall, argv: list[bytes]) -> Reply | Wait:
     timeout_ms = _timeout(call, argv[3])
     if local and not call.hub.config.is_on("appendonly"):
         raise fault("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.")
+    if local and call.hub.store is not None:
+        call.hub.store.settle()
     if replicas == 0 or not call.may_block:
         return [local, 0]
     return Wait((), timeout_ms, argv)
@@ -158,26 +152,12 @@ COMMANDS.contains("memory", since="4.0.0", summary="A container for memory diagn
 )  # fmt: skip
 def memory_usage(call: ServerCall, argv: list[bytes]) -> Reply:
     """MEMORY USAGE key [SAMPLES count]"""
-    rest = argv[3:]
+    rest, samples = argv[3:], 5
     while rest:
         if rest[0].upper() != b"SAMPLES" or len(rest) < 2 or integer(rest[1]) < 0:
             raise fault(SYNTAX)
-        rest = rest[2:]
-    value = call.lookup_to_read(argv[2])
-    return None if value is None else 96 + len(argv[2]) + _estimate(value)
-
-
-def _estimate(value: object) -> int:
-    """Roughly how many bytes a value takes."""
-    if isinstance(value, bytes):
-        return len(value)
-    if isinstance(value, Hash):
-        return sum(len(field) + len(held) + 128 for field, held in value.items())
-    if isinstance(value, (List, SetOf)):
-        return sum(len(item) + 64 for item in value)
-    if isinstance(value, SortedSet):
-        return sum(len(member) + 160 for _, member in value)
-    return 300 + 200 * len(value)  # type: ignore[arg-type]  # a stream
+        rest, samples = rest[2:], integer(rest[1])
+    return None if call.lookup_to_read(argv[2]) is None else of_key(call.db, argv[2], samples)
 
 
 @COMMANDS.serves("memory|doctor", 2, since="4.0.0", summary="Reports memory problems.")
@@ -197,7 +177,7 @@ def memory_purge(call: ServerCall, argv: list[bytes]) -> Reply:
 
 @COMMANDS.serves("debug", -2, _ADMIN, summary="A container for debugging commands.")
 def debug(call: ServerCall, argv: list[bytes]) -> Reply:
-    """DEBUG <SLEEP seconds | SET-ACTIVE-EXPIRE 0|1>"""
+    """DEBUG <SLEEP seconds | SET-ACTIVE-EXPIRE 0|1 | LOADAOF | RELOAD [NOSAVE]>"""
     match argv[1].upper(), len(argv):
         case b"SLEEP", 3:
             if isinstance(call.hub.clock, SystemClock):
@@ -207,6 +187,10 @@ def debug(call: ServerCall, argv: list[bytes]) -> Reply:
             call.hub.active_expiry = _generous_float(argv[2]) != 0
             call.hub.keep_swept()
             return OK
+        case b"LOADAOF", _:
+            return debug_loadaof(call, argv)
+        case b"RELOAD", _:
+            return debug_reload(call, argv)
         case (b"JMAP" | b"QUICKLIST-PACKED-THRESHOLD"), 3:
             return OK
     raise bad_subcommand_use("debug", argv[1])

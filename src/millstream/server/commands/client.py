@@ -29,7 +29,7 @@ Test = Callable[["Session"], bool]
 def describe(session: Session, now_ms: int) -> bytes:
     """A connection as a line of CLIENT LIST, without the line end."""
     fields = {
-        "id": session.id, "addr": _text(session.address), "laddr": "embedded:0", "fd": -1,
+        "id": session.id, "addr": _text(session.address), "laddr": _text(session.local_address), "fd": -1,
         "name": _text(session.name), "age": max(0, now_ms - session.created_ms) // 1000,
         "idle": max(0, now_ms - session.last_ms) // 1000, "flags": _flags(session), "db": session.db,
         "sub": len(session.channels), "psub": len(session.patterns), "ssub": len(session.shards),
@@ -173,9 +173,9 @@ def _kill_test(call: ServerCall, option: bytes, value: bytes) -> Test:
         case b"ADDR":
             return lambda session: session.address == value
         case b"LADDR":
-            return lambda session: value == b"embedded:0"
+            return lambda session: session.local_address == value
         case b"USER":
-            if value != b"default":
+            if value not in call.hub.access.users:
                 raise fault(b"ERR No such user '" + value + b"'")
             return lambda session: session.user == value
         case b"SKIPME" if value.upper() in (b"YES", b"NO"):

@@ -10,7 +10,7 @@ from millstream.engine.outcome import Members, Pairs, Reply, Simple
 from millstream.engine.table import Command
 from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import add_help
-from millstream.server.commands.hints import KEY_NOTES, SECOND_KEY, TIPS
+from millstream.server.commands.hints import KEY_NOTES, TIPS
 
 COMMANDS = ServerRegistry("server")
 _FLAGS = "loading stale"
@@ -72,10 +72,10 @@ def _key_specs(row: Command) -> list[Reply]:
     if not keys.first:
         return []
     begin = _typed(b"index", index=keys.first)
-    if other := SECOND_KEY.get(row.name):
+    if keys.last_flags:
         second = _typed(b"index", index=keys.last)
         one = _range(0, 1, 0)
-        return [_key_spec(row, keys.flags, begin, one), _key_spec(row, tuple(other.split()), second, one)]
+        return [_key_spec(row, keys.flags, begin, one), _key_spec(row, keys.last_flags, second, one)]
     last = keys.last - keys.first if keys.last >= 0 else keys.last
     return [_key_spec(row, keys.flags, begin, _range(last, keys.step, 0))]
 
@@ -172,8 +172,8 @@ def list_(call: ServerCall, argv: list[bytes]) -> Reply:
     raise fault(SYNTAX)
 
 
-def _keys_of(argv: list[bytes]) -> tuple[Command, list[bytes]]:
-    """The keys in a call of a command."""
+def _keys_of(argv: list[bytes]) -> tuple[Command, list[int]]:
+    """The command of a call, and where its keys stand."""
     row = _table.get(argv[0].lower())
     if row is not None and row.subcommands and len(argv) > 1:
         row = row.subcommands.get(argv[1].lower())
@@ -183,10 +183,10 @@ def _keys_of(argv: list[bytes]) -> tuple[Command, list[bytes]]:
         raise fault("ERR The command has no key arguments")
     if not row.fits(len(argv)):
         raise fault("ERR Invalid number of arguments specified for command")
-    keys = [argv[at] for at in row.key_positions(argv)]
-    if not keys and "no_mandatory_keys" not in row.flags:
+    places = row.key_positions(argv)
+    if not places and "no_mandatory_keys" not in row.flags:
         raise fault("ERR Invalid arguments specified for command")
-    return row, keys
+    return row, places
 
 
 @COMMANDS.serves(
@@ -194,7 +194,7 @@ def _keys_of(argv: list[bytes]) -> tuple[Command, list[bytes]]:
 )
 def getkeys(call: ServerCall, argv: list[bytes]) -> Reply:
     """COMMAND GETKEYS command [arg [arg ...]]"""
-    return list[Reply](_keys_of(argv[2:])[1])
+    return [argv[2 + at] for at in _keys_of(argv[2:])[1]]
 
 
 @COMMANDS.serves(
@@ -203,8 +203,9 @@ def getkeys(call: ServerCall, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def getkeysandflags(call: ServerCall, argv: list[bytes]) -> Reply:
     """COMMAND GETKEYSANDFLAGS command [arg [arg ...]]"""
-    row, keys = _keys_of(argv[2:])
-    return [[key, Members(Simple(flag.encode()) for flag in row.keys.flags)] for key in keys]
+    words = argv[2:]
+    row, places = _keys_of(words)
+    return [[words[at], Members(Simple(flag.encode()) for flag in row.key_flags(words, at))] for at in places]
 
 
 add_help(COMMANDS, "command", group="connection")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hmac import compare_digest
-
 from millstream.engine.args import as_integer, integer
 from millstream.engine.faults import BAD_DB_INDEX, SYNTAX, fault, wrong_arity
 from millstream.engine.outcome import OK, Pairs, Reply, Simple
+from millstream.server.auth import DEFAULT_USER
 from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import bad_name, is_plain
 from millstream.server.version import REDIS_VERSION
@@ -25,13 +24,11 @@ _NO_PASSWORD = (
 )
 
 
-def _authenticate(call: ServerCall, user: bytes, password: bytes) -> None:
-    """Let the client in, or raise; with no password set any one will do."""
-    required = call.hub.config["requirepass"]
-    if user != b"default" or (required and not compare_digest(required, password)):
+def _authenticate(call: ServerCall, word: bytes, user: bytes, password: bytes) -> None:
+    """Let the client in, or raise; of whom no password is asked, any one will do."""
+    # neither command is allowed in scripts: what may not block is in EXEC
+    if not call.hub.access.log_in(call.session, user, password, word, in_exec=not call.may_block):
         raise fault(_WRONG_PASS)
-    call.session.is_authenticated = True
-    call.session.follow_limits()
 
 
 @COMMANDS.serves("hello", -1, _FREE, since="6.0.0", summary="Handshakes with the server.")
@@ -48,7 +45,7 @@ def hello(call: ServerCall, argv: list[bytes]) -> Reply:
         protocol = version
     login, name = _hello_options(argv[2:])
     if login is not None:
-        _authenticate(call, *login)
+        _authenticate(call, argv[0], *login)
     if not session.is_authenticated:
         raise fault(_HELLO_NEEDS_AUTH)
     if name is not None:
@@ -84,9 +81,9 @@ def auth(call: ServerCall, argv: list[bytes]) -> Reply:
     """AUTH [username] password"""
     if len(argv) > 3:
         raise fault(SYNTAX)
-    if len(argv) == 2 and not call.hub.config["requirepass"]:
+    if len(argv) == 2 and call.hub.access.users[DEFAULT_USER].needs_no_password:
         raise fault(_NO_PASSWORD)
-    _authenticate(call, argv[1] if len(argv) == 3 else b"default", argv[-1])
+    _authenticate(call, argv[0], argv[1] if len(argv) == 3 else DEFAULT_USER, argv[-1])
     return OK
 
 

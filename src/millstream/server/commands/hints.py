@@ -23,14 +23,16 @@ _BY_TIPS: Final[dict[str, str]] = {
     "request_policy:all_nodes response_policy:agg_sum": "latency|reset",
     "request_policy:all_nodes response_policy:agg_sum nondeterministic_output": "slowlog|len",
     "request_policy:all_nodes response_policy:all_succeeded": (
-        "client|setinfo client|setname config|resetstat config|rewrite config|set script|flush "
-        "script|load slowlog|reset"
+        "acl|deluser acl|save acl|setuser client|setinfo client|setname config|resetstat config|rewrite "
+        "config|set script|flush script|load slowlog|reset"
     ),
     "request_policy:all_shards nondeterministic_output_order": "keys",
     "request_policy:all_shards response_policy:agg_logical_and": "script|exists",
     "request_policy:all_shards response_policy:agg_min": "wait waitaof",
     "request_policy:all_shards response_policy:agg_sum": "dbsize",
-    "request_policy:all_shards response_policy:all_succeeded": "flushall flushdb function|flush memory|purge ping",
+    "request_policy:all_shards response_policy:all_succeeded": (
+        "flushall flushdb function|delete function|flush function|load function|restore memory|purge ping"
+    ),
     "request_policy:all_shards response_policy:one_succeeded": "function|kill script|kill",
     "request_policy:all_shards response_policy:special nondeterministic_output": "randomkey",
     "request_policy:multi_shard": "mget",
@@ -41,13 +43,16 @@ TIPS: Final[dict[str, tuple[str, ...]]] = {
     name: tuple(tips.split()) for tips, names in _BY_TIPS.items() for name in names.split()
 }
 
+_UNKNOWN_USE: Final = "We cannot tell how the keys will be used so we assume the worst, "
+
 KEY_NOTES: Final[dict[str, str]] = {
+    "eval": _UNKNOWN_USE + "RW and UPDATE",
+    "eval_ro": _UNKNOWN_USE + "RO and ACCESS",
+    "fcall": _UNKNOWN_USE + "RW and UPDATE",
+    "fcall_ro": _UNKNOWN_USE + "RO and ACCESS",
     "xadd": "UPDATE instead of INSERT because of the optional trimming feature",
     "xreadgroup": (
         "Incomplete because a consumer/group named STREAMS (or options before GROUP) can shift the STREAMS keyword; "
         "fall back to xreadGetKeys"
     ),
 }
-
-# What is done to the second key where it differs from what is done to the first.
-SECOND_KEY: Final[dict[str, str]] = {"copy": "OW update", "rename": "OW update", "renamenx": "OW insert"}

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from millstream.engine.outcome import Reply, Verbatim
 from millstream.server.call import ServerCall, ServerRegistry
+from millstream.server.memory import STARTUP
 from millstream.server.version import REDIS_VERSION, millstream_version
 
 if TYPE_CHECKING:
@@ -79,16 +80,22 @@ def _human(size: int) -> str:
 
 
 def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
-    resident = _resident_bytes()
+    resident, used, peak = _resident_bytes(), hub.memory.used, hub.memory.peak
     limit = hub.config.number("maxmemory")
-    yield "used_memory", resident
-    yield "used_memory_human", _human(resident)
-    yield "used_memory_rss", resident
-    yield "used_memory_rss_human", _human(resident)
+    for name, size in (("used_memory", used), ("used_memory_rss", resident), ("used_memory_peak", peak)):
+        yield name, size
+        yield f"{name}_human", _human(size)
+    yield "used_memory_peak_perc", f"{100 * used / peak:.2f}%"
+    yield "used_memory_overhead", STARTUP
+    yield "used_memory_startup", STARTUP
+    yield "used_memory_dataset", used - STARTUP
+    yield "used_memory_dataset_perc", "100.00%"
     yield "number_of_cached_scripts", len(hub.scripts)
     yield "maxmemory", limit
     yield "maxmemory_human", _human(limit)
     yield "maxmemory_policy", hub.config["maxmemory-policy"].decode()
+    yield "mem_fragmentation_ratio", f"{resident / used:.2f}"
+    yield "mem_fragmentation_bytes", resident - used
     yield "mem_allocator", "python"
     yield "lazyfree_pending_objects", 0
 
@@ -96,6 +103,9 @@ def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
 def _persistence(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "loading", 0
     yield "async_loading", 0
+    if hub.store is not None:
+        yield from hub.store.info()
+        return
     yield "rdb_changes_since_last_save", hub.dirty
     yield "rdb_bgsave_in_progress", 0
     yield "rdb_last_save_time", hub.started_ms // 1000
@@ -113,9 +123,9 @@ def _stats(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "total_connections_received", stats.connections
     yield "total_commands_processed", stats.commands
     yield "instantaneous_ops_per_sec", 0
-    yield "total_net_input_bytes", sum(session.bytes_in for session in sessions)
-    yield "total_net_output_bytes", sum(session.bytes_out for session in sessions)
-    yield "rejected_connections", 0
+    yield "total_net_input_bytes", stats.bytes_in + sum(session.bytes_in for session in sessions)
+    yield "total_net_output_bytes", stats.bytes_out + sum(session.bytes_out for session in sessions)
+    yield "rejected_connections", stats.rejected_connections
     yield "expired_keys", stats.expired
     yield "evicted_keys", 0
     yield "keyspace_hits", stats.hits
@@ -125,6 +135,8 @@ def _stats(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "pubsubshard_channels", len(pubsub.shards.by_name)
     yield "unexpected_error_replies", 0
     yield "total_error_replies", stats.errors
+    for what, times in hub.access.denied.items():
+        yield f"acl_access_denied_{what}", times
 
 
 def _replication(hub: Hub, now_ms: int) -> Iterator[Field]:

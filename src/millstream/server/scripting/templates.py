@@ -1,14 +1,13 @@
 """EVAL without Lua: the few scripts that lock libraries send, recognised by their shape.
 
 A script is cut into tokens, comments and white space dropped, local names and quotes made alike; what is left is
-looked up among the shapes below. A real interpreter will take the place of this module.
+looked up among the shapes below. This is what there is without an interpreter.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from hashlib import sha1
 from typing import Final, TypeAlias
 
 from millstream.engine.args import as_integer
@@ -19,8 +18,6 @@ from millstream.engine.outcome import Reply, Wait
 
 Program: TypeAlias = Callable[[Call, list[bytes], list[bytes]], Reply]  # (call, KEYS, ARGV)
 
-UNSUPPORTED: Final = "ERR scripts are not supported, but for the lock scripts of common clients"
-
 _TOKEN: Final = re.compile(
     rb"""(?P<skip>\s+|;|--\[\[.*?\]\]|--[^\n]*)
        | (?P<string>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")
@@ -28,38 +25,6 @@ _TOKEN: Final = re.compile(
        | (?P<sign>==|~=|<=|>=|\.\.|.)""",
     re.VERBOSE | re.DOTALL,
 )
-
-
-class Scripts:
-    """Scripts that were loaded, by the hash of their text."""
-
-    __slots__ = ("_by_sha",)
-
-    def __init__(self) -> None:
-        self._by_sha: dict[bytes, Program | None] = {}
-
-    def load(self, body: bytes) -> bytes:
-        """Keep a script; its name. It need not be one that can be run."""
-        sha = sha1(body, usedforsecurity=False).hexdigest().encode()
-        if sha not in self._by_sha:
-            self._by_sha[sha] = recognise(body)
-        return sha
-
-    def __contains__(self, sha: bytes) -> bool:
-        return sha.lower() in self._by_sha
-
-    def __len__(self) -> int:
-        return len(self._by_sha)
-
-    def clear(self) -> None:
-        self._by_sha.clear()
-
-    def run(self, sha: bytes, call: Call, keys: list[bytes], words: list[bytes]) -> Reply:
-        """Run a script that is loaded."""
-        program = self._by_sha[sha.lower()]
-        if program is None:
-            raise fault(UNSUPPORTED)
-        return program(call, keys, words)
 
 
 def recognise(body: bytes) -> Program | None:

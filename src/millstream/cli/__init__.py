@@ -1,0 +1,1 @@
+"""The command line: `millstream …`; one module a command, `main` puts them together."""

@@ -1,0 +1,82 @@
+"""`millstream import FILE.rdb`: the keys of a snapshot into a running server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import redis
+from rich.console import Console
+
+from millstream.cli.exits import Failure
+from millstream.cli.exporting import DEFAULT_URL, Gathered, from_snapshot
+from millstream.cli.migrate import reaching, show
+from millstream.migration import Move, Options, Place, Report
+from millstream.migration.progress import Bar
+from millstream.server.hub import Hub
+
+HELP: Final = """Put the keys of an RDB file, written by Redis, Valkey or this broker, into a running server.
+
+\b
+  millstream import dump.rdb
+  millstream import dump.rdb --url redis://localhost:7000 --replace
+
+Keys go into the database they were in. One that is there already is left alone and listed, unless --replace is given.
+The server may be an older one than the file is from: streams go in the newest form that it takes.
+
+Exit codes: 0 all is there and verified, 1 something is not (see the list), 2 wrong use, 3 the file is damaged.
+"""
+
+
+def import_file(file: str, *, url: str | None, replace: bool, as_json: bool) -> None:
+    """Load a file, move what is in it, tell what came of it."""
+    path = Path(file)
+    if not path.is_file():
+        raise Failure(f"there is no file {file}")
+    with reaching():
+        report = _move_all(from_snapshot(path), url or DEFAULT_URL, Options(replace=replace))
+    show(report, as_json=as_json)
+
+
+def _move_all(gathered: Gathered, url: str, options: Options) -> Report:
+    """Every database that has keys, from a broker in this process to the one of the same number."""
+    total = Report()
+    hub = Hub(keyspace=gathered.keyspace)
+    try:
+        for database in gathered.keyspace:
+            if database.values:
+                target = Place.connect(url, database.index)
+                with Bar(Console(stderr=True)) as bar:
+                    _add(total, Move(Place.of_hub(hub, database.index), target, options, watcher=bar).run())
+        total.warnings += _load_functions(gathered.functions, url)
+    finally:
+        hub.close()
+    return total
+
+
+def _add(total: Report, report: Report) -> None:
+    """Databases may have keys of the same name: only their counts are added up."""
+    number = len(total.found.kinds)
+    for place, (key, kind) in enumerate(report.found.kinds.items()):
+        name = key if key not in total.found.kinds else b"%d:%s" % (number + place, key)
+        total.found.kinds[name] = kind
+        if key in report.found.lengths:
+            total.found.lengths[name] = report.found.lengths[key]
+    total.copied += report.copied
+    total.whole += report.whole
+    total.ghosts += report.ghosts
+    total.existing += report.existing
+    total.warnings += report.warnings
+    total.problems += report.problems
+
+
+def _load_functions(libraries: list[bytes], url: str) -> list[str]:
+    """Load function libraries on every node; warnings for those that are refused."""
+    warnings = []
+    target = Place.connect(url)
+    for library in libraries:
+        try:
+            target.ask_nodes("FUNCTION", "LOAD", library)
+        except redis.ResponseError as error:
+            warnings.append(f"a function library was not loaded: {error}")
+    return warnings

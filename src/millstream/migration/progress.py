@@ -1,0 +1,56 @@
+"""How far a move is, for those who wait for it: a bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Watcher(Protocol):
+    """Is told how far a move is."""
+
+    def begin(self, what: str, total: int) -> None:
+        """Another part begins, of so many steps."""
+        ...
+
+    def step(self, count: int = 1) -> None:
+        """So many steps are done."""
+        ...
+
+
+class Silent:
+    """Nobody waits."""
+
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def step(self, count: int = 1) -> None:
+        pass
+
+
+class Bar:
+    """A bar for each part."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, total: int) -> None:
+        self._task = self._progress.add_task(what, total=total)
+
+    def step(self, count: int = 1) -> None:
+        if self._task is not None:
+            self._progress.advance(self._task, count)

@@ -1,0 +1,236 @@
+"""The only module that opens files: write, sync, rename, read. What stands in them is others' business.
+
+A file that is written to is a `Handle`. It writes at a place that the caller names, so that a write that failed
+halfway, or whose sync failed, is simply done again at its place. A name is durable only once its directory is synced,
+which `rename` does itself and `create` does not.
+
+Errors are the system's own (`OSError`): whoever knows what was being kept says what it means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+from millstream.errors import PersistenceError
+
+CHUNK: Final = 1 << 18  # bytes read at a time
+_LOCK_NAME: Final = "millstream.lock"
+
+
+class Handle(Protocol):
+    """A file that is being written."""
+
+    def write_at(self, at: int, data: bytes) -> int:
+        """Write at this offset; how many bytes were taken, which may be fewer than given."""
+        ...
+
+    def sync(self) -> None:
+        """Come back when everything written is on the device."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to this size."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back; nothing is synced."""
+        ...
+
+
+class Files(Protocol):
+    """A file system, as much of it as is needed here."""
+
+    def exists(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int: ...
+
+    def names(self, directory: Path) -> list[str]:
+        """The names in a directory, sorted; none if there is no such directory."""
+        ...
+
+    def read(self, path: Path, at: int = 0) -> Iterator[bytes]:
+        """The content from this offset on, in pieces."""
+        ...
+
+    def make_directory(self, directory: Path) -> None:
+        """Make a directory and those above it; it may be there already."""
+        ...
+
+    def create(self, path: Path) -> Handle:
+        """A new empty file; one that was there is emptied."""
+        ...
+
+    def open(self, path: Path) -> Handle:
+        """A file that is there."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name in the same directory, durably; a file of that name is replaced."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file if it is there."""
+        ...
+
+    def sync_directory(self, directory: Path) -> None:
+        """Make the names in a directory durable."""
+        ...
+
+    def lock(self, directory: Path) -> Callable[[], None]:
+        """Take a directory for this process alone; what gives it back. PersistenceError if another has it."""
+        ...
+
+
+def _sync(fd: int) -> None:
+    """Sync a file; macOS only does so down to the device when asked in its own way."""
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:
+        fcntl.fcntl(fd, full_sync)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(fd)  # the size is part of what it writes; times need not be
+    else:
+        os.fsync(fd)
+
+
+class RealHandle:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write_at(self, at: int, data: bytes) -> int:
+        return os.pwrite(self._fd, data, at)
+
+    def sync(self) -> None:
+        _sync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    __del__ = close  # a broker that was dropped without being closed keeps no file open
+
+
+class RealFiles:
+    """The file system of this machine."""
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory)) if directory.is_dir() else []
+
+    def read(self, path: Path, at: int = 0) -> Iterator[bytes]:
+        with path.open("rb", buffering=0) as file:
+            file.seek(at)
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+    def make_directory(self, directory: Path) -> None:
+        if not directory.is_dir():
+            directory.mkdir(parents=True, exist_ok=True)
+            self.sync_directory(directory.parent)
+
+    def create(self, path: Path) -> RealHandle:
+        return RealHandle(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+
+    def open(self, path: Path) -> RealHandle:
+        return RealHandle(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+        self.sync_directory(new.parent)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def sync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, directory: Path) -> Callable[[], None]:
+        fd = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise PersistenceError(f"{directory} is in use by another broker") from error
+        return RealHandle(fd).close
+
+
+class Source:
+    """The pieces of a file as `read(count)`, for those who want to say how much."""
+
+    __slots__ = ("_left", "_pieces", "given")
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._left = b""
+        self.given = 0  # bytes, so far
+
+    def starts_with(self, prefixes: tuple[bytes, ...]) -> bool:
+        """Whether what comes next begins like this; nothing is given yet."""
+        self._left = self._left or next(self._pieces, b"")
+        return self._left.startswith(prefixes)
+
+    def read(self, count: int) -> bytes:
+        """Up to so many bytes, none at the end."""
+        data = self._left or next(self._pieces, b"")
+        data, self._left = data[:count], data[count:]
+        self.given += len(data)
+        return data
+
+
+def write_all(handle: Handle, at: int, data: bytes) -> int:
+    """Write all of it, however many calls that takes; the offset behind it."""
+    left = memoryview(data)
+    while left:
+        taken = handle.write_at(at, bytes(left) if len(left) < len(data) else data)
+        at += taken
+        left = left[taken:]
+    return at
+
+
+def write_file(files: Files, path: Path, chunks: Iterable[bytes]) -> int:
+    """Write a whole file under another name, sync it, then give it its name; its size.
+
+    Whoever looks sees the old file or the new one, also after a power cut. What could not be finished is removed.
+    """
+    temporary = path.with_name(f"temp-{path.name}")
+    handle = files.create(temporary)
+    try:
+        size = 0
+        try:
+            for chunk in chunks:
+                size = write_all(handle, size, chunk)
+            handle.sync()
+        finally:
+            handle.close()
+        files.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove(temporary)
+        raise
+    return size
+
+
+def copy_file(files: Files, source: Path, target: Path) -> None:
+    """A durable copy of a file."""
+    write_file(files, target, files.read(source))

@@ -1,0 +1,48 @@
+"""What persistence needs of whoever runs commands: a lock, the state, the settings, and places to hook in.
+
+The server's hub is one; this layer does not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millstream.engine.keyspace import Keyspace
+from millstream.errors import CommandError
+
+
+class Settings(Protocol):
+    """CONFIG."""
+
+    def __getitem__(self, name: str) -> bytes: ...
+
+    def number(self, name: str) -> int: ...
+
+    def is_on(self, name: str) -> bool: ...
+
+    def put(self, name: str, value: bytes) -> None: ...
+
+
+class Host(Protocol):
+    """What runs the commands that are kept here."""
+
+    lock: Any  # an RLock: everything below is done under it
+    keyspace: Keyspace
+    dirty: int  # changes since the last snapshot
+    gates: list[Any]  # (session, row, argv) -> CommandError or None: reasons to refuse a command
+    setting_hooks: list[Callable[[str], None]]  # called with the name of a setting that has changed
+    before_replies: Callable[[], CommandError | None] | None  # called before replies go out
+
+    @property
+    def config(self) -> Any: ...  # Settings
+
+    @property
+    def journal(self) -> Any: ...  # called with the log lines of each command or transaction
+
+    @journal.setter
+    def journal(self, journal: Any) -> None: ...
+
+    def now_ms(self) -> int: ...
+
+    def keep_swept(self) -> None: ...  # keys may expire that it has not heard of

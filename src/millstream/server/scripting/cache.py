@@ -1,0 +1,147 @@
+"""Scripts by the hash of their text, compiled once.
+
+Those that EVAL brought are forgotten when there are many, the ones not used for longest first; those of SCRIPT LOAD
+stay until SCRIPT FLUSH. Without Lua the scripts of lock libraries are recognised by their shape, and no others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import Final
+
+from millstream.engine.faults import fault
+from millstream.engine.outcome import Reply
+from millstream.errors import CommandError
+from millstream.server.call import ServerCall
+from millstream.server.resp import split_words
+from millstream.server.scripting.lua import ScriptError
+from millstream.server.scripting.runner import NO_LUA, Runner
+from millstream.server.scripting.templates import Program, recognise
+
+FLAGS: Final = ("no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys")
+ONLY_READING: Final = "ERR Can not execute a script with write flag using *_ro command."
+_MAX_PASSING: Final = 500  # scripts of EVAL that are kept
+
+
+@dataclass(slots=True)
+class Script:
+    """A script that can be run."""
+
+    sha: bytes
+    flags: frozenset[str] | None  # None: it has no first line that declares them
+    is_loaded: bool  # by SCRIPT LOAD
+    program: Program | None = None  # what it does, where there is no Lua
+
+
+class Scripts:
+    """The scripts of a hub."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._by_sha: dict[bytes, Script] = {}
+        self._passing: dict[bytes, None] = {}  # those of EVAL, the one used last at the end
+
+    def __contains__(self, sha: bytes) -> bool:
+        return sha.lower() in self._by_sha
+
+    def __len__(self) -> int:
+        return len(self._by_sha)
+
+    def load(self, body: bytes, *, is_loaded: bool) -> Script:
+        """Keep a script; raises what is wrong with it."""
+        sha = sha1(body, usedforsecurity=False).hexdigest().encode()
+        script = self._by_sha.get(sha)
+        if script is None:
+            script = self._by_sha[sha] = self._compiled(sha, body)
+            self._passing[sha] = None
+            self._forget_some()
+        if is_loaded:
+            script.is_loaded = True
+            self._passing.pop(sha, None)
+        return script
+
+    def _compiled(self, sha: bytes, body: bytes) -> Script:
+        if not self._runner.is_available:
+            return Script(sha, None, False, recognise(body))
+        flags, text = parted(body)
+        try:
+            problem = self._runner.interpreter.compile(sha, text)
+        except ScriptError as error:  # no memory is left
+            raise fault(error.text) from error
+        if problem is not None:
+            raise fault(b"ERR Error compiling script (new function): " + problem)
+        return Script(sha, flags, False)
+
+    def _forget_some(self) -> None:
+        while len(self._passing) > _MAX_PASSING:
+            self._forget(next(iter(self._passing)))
+
+    def _forget(self, sha: bytes) -> None:
+        script = self._by_sha.pop(sha)
+        self._passing.pop(sha, None)
+        if script.program is None and self._runner.is_available:
+            self._runner.interpreter.forget(sha)
+
+    def clear(self) -> None:
+        """Forget all scripts."""
+        for sha in list(self._by_sha):
+            self._forget(sha)
+
+    def find(self, sha: bytes) -> Script | None:
+        """A script by its hash, in capitals or not."""
+        return self._by_sha.get(sha.lower())
+
+    def run(
+        self, call: ServerCall, script: Script, keys: list[bytes], words: list[bytes], *, is_read_only: bool = False
+    ) -> Reply:
+        """Run a script; raises the error that it ends with."""
+        if script.sha in self._passing:
+            self._passing[script.sha] = self._passing.pop(script.sha)
+        if not self._runner.is_available:
+            return _run_recognised(call, script, keys, words)
+        if script.flags is not None:
+            if is_read_only and "no-writes" not in script.flags:
+                raise fault(ONLY_READING)
+            is_read_only = is_read_only or "no-writes" in script.flags
+        protocol = call.protocol
+        return self._runner.run(
+            call, script.sha, lambda lua: lua.run(script.sha, keys, words, protocol), is_read_only=is_read_only
+        )
+
+
+def _run_recognised(call: ServerCall, script: Script, keys: list[bytes], words: list[bytes]) -> Reply:
+    if script.program is None:
+        raise fault(NO_LUA)
+    call.may_block = False
+    return script.program(call, keys, words)
+
+
+def parted(body: bytes) -> tuple[frozenset[str] | None, bytes]:
+    """The flags that a first line like `#!lua flags=no-writes` declares, and the text, its lines in their places."""
+    if not body.startswith(b"#!"):
+        return None, body
+    line, newline, rest = body.partition(b"\n")
+    words = split_words(line)
+    if not newline or words is None:
+        raise fault("ERR Invalid script shebang")
+    if words[0] != b"#!lua":
+        raise fault(b"ERR Unexpected engine in script shebang: " + words[0])
+    flags: set[str] = set()
+    for word in words[1:]:
+        if not word.startswith(b"flags="):
+            raise fault(b"ERR Unknown lua shebang option: " + word)
+        given = word.removeprefix(b"flags=")
+        flags.update(_flag(name) for name in given.split(b",") if given)
+    return frozenset(flags), newline + rest
+
+
+def _flag(name: bytes) -> str:
+    text = name.decode("latin-1")
+    if text not in FLAGS:
+        raise _unknown_flag(name)
+    return text
+
+
+def _unknown_flag(name: bytes) -> CommandError:
+    return fault(b"ERR Unexpected flag in script shebang: " + name)

@@ -1,0 +1,154 @@
+-- What a script returns, for Python: a value it knows, or RESP in the protocol of whoever asked.
+
+local box = ...
+local double_text = box.host.double_text
+local next, rawget, type = next, rawget, type
+local concat, format, gsub, sub = table.concat, string.format, string.gsub, string.sub
+
+local MAX_DEPTH = 7994 -- there Redis's Lua stack ends
+local VALUE, STATUS, ERROR, ENCODED = 0, 1, 2, 3 -- as in lua.py
+
+local append -- (parts, value, protocol, depth)
+
+local function append_text(parts, mark, text)
+    parts[#parts + 1] = mark .. gsub(text, "[\r\n]", " ") .. "\r\n"
+end
+
+local function append_bulk(parts, text)
+    parts[#parts + 1] = "$" .. #text .. "\r\n" .. text .. "\r\n"
+end
+
+local function append_entries(parts, entries, mark, per_entry, protocol, depth)
+    local at, count = #parts + 1, 0
+    parts[at] = ""
+    for key, value in next, entries do
+        count = count + 1
+        append(parts, key, protocol, depth + 1)
+        if per_entry == 2 then
+            append(parts, value, protocol, depth + 1)
+        end
+    end
+    parts[at] = protocol == 3 and mark .. count .. "\r\n" or "*" .. count * per_entry .. "\r\n"
+end
+
+local function append_double(parts, number, protocol)
+    local text = number == 0 and 1 / number < 0 and "-0" or double_text(number)
+    if protocol == 3 then
+        parts[#parts + 1] = "," .. text .. "\r\n"
+    else
+        append_bulk(parts, text)
+    end
+end
+
+local function append_verbatim(parts, verbatim, protocol)
+    local text, kind = rawget(verbatim, "string"), rawget(verbatim, "format")
+    if type(text) ~= "string" or type(kind) ~= "string" then
+        return false
+    elseif protocol == 3 then
+        kind = sub(kind .. "   ", 1, 3)
+        parts[#parts + 1] = "=" .. #text + 4 .. "\r\n" .. kind .. ":" .. text .. "\r\n"
+    else
+        append_bulk(parts, text)
+    end
+    return true
+end
+
+-- The tables that stand for something else than an array; whether this is one.
+local function append_special(parts, value, protocol, depth)
+    local function field(name, kind)
+        local found = rawget(value, name)
+        return type(found) == kind and found
+    end
+    local found = field("err", "string")
+    if found then
+        append_text(parts, "-", found)
+        return true
+    end
+    found = field("ok", "string")
+    if found then
+        append_text(parts, "+", found)
+        return true
+    end
+    found = field("double", "number")
+    if found then
+        append_double(parts, found, protocol)
+        return true
+    end
+    found = field("map", "table")
+    if found then
+        append_entries(parts, found, "%", 2, protocol, depth)
+        return true
+    end
+    found = field("set", "table")
+    if found then
+        append_entries(parts, found, "~", 1, protocol, depth)
+        return true
+    end
+    found = field("big_number", "string")
+    if found then
+        found = gsub(found, "[\r\n]", " ")
+        if protocol == 3 then
+            parts[#parts + 1] = "(" .. found .. "\r\n"
+        else
+            append_bulk(parts, found)
+        end
+        return true
+    end
+    found = field("verbatim_string", "table")
+    return found and append_verbatim(parts, found, protocol)
+end
+
+local function append_array(parts, value, protocol, depth)
+    local at, count = #parts + 1, 0
+    parts[at] = ""
+    while true do
+        local item = rawget(value, count + 1)
+        if item == nil then
+            break
+        end
+        count = count + 1
+        append(parts, item, protocol, depth + 1)
+    end
+    parts[at] = "*" .. count .. "\r\n"
+end
+
+function append(parts, value, protocol, depth)
+    local kind = type(value)
+    if depth > MAX_DEPTH then
+        parts[#parts + 1] = "-ERR reached lua stack limit\r\n"
+    elseif kind == "string" then
+        append_bulk(parts, value)
+    elseif kind == "number" then
+        parts[#parts + 1] = format(":%d\r\n", value)
+    elseif kind == "boolean" and box.version == 3 then
+        parts[#parts + 1] = protocol == 3 and (value and "#t\r\n" or "#f\r\n") or (value and ":1\r\n" or ":0\r\n")
+    elseif value == true then
+        parts[#parts + 1] = ":1\r\n"
+    elseif kind ~= "table" then
+        parts[#parts + 1] = protocol == 3 and "_\r\n" or "$-1\r\n"
+    elseif not append_special(parts, value, protocol, depth) then
+        append_array(parts, value, protocol, depth)
+    end
+end
+
+-- For Python: what kind of reply this is, and the reply. A value, a status, an error, or RESP.
+local function converted(value, protocol)
+    local kind = type(value)
+    if kind == "string" or kind == "number" then
+        return VALUE, value
+    elseif kind == "table" then
+        local err, ok = rawget(value, "err"), rawget(value, "ok")
+        if type(err) == "string" then
+            return ERROR, err, rawget(value, "ignore_error_stats_update") ~= nil
+        elseif type(ok) == "string" then
+            return STATUS, ok
+        end
+    elseif kind ~= "boolean" then
+        return VALUE, nil
+    end
+    local parts = {}
+    append(parts, value, protocol, 0)
+    return ENCODED, concat(parts)
+end
+
+box.ERROR, box.converted = ERROR, converted

@@ -1,0 +1,219 @@
+"""Runs scripts for a hub: who asked, what they may do, how long, and the commands that they call.
+
+The commands of a script run as those of a transaction do: through `Hub.perform`, for a session of their own that has
+the user and the database of the one who called the script. Their log lines and woken waiters are handed out when the
+script has ended, by whoever ran it.
+
+A script that runs for longer than twice `busy-reply-threshold` is stopped if it has written nothing. If it has, it goes
+on: half of what it does must not stay. Until it ends nobody else is served, so there is nothing for SCRIPT KILL to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from millstream.engine.faults import fault
+from millstream.engine.outcome import Reply, Wait
+from millstream.engine.table import Command
+from millstream.errors import CommandError
+from millstream.server.call import ServerCall
+from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter, ScriptError, is_available
+
+if TYPE_CHECKING:
+    from millstream.server.hub import Hub
+    from millstream.server.session import Session
+
+logger = logging.getLogger(__name__)
+
+NO_LUA: Final = 'ERR Lua scripts need lupa: pip install "millstream[server]"'
+_UNKNOWN: Final = "ERR Unknown Redis command called from script"
+_BAD_ARITY: Final = "ERR Wrong number of args calling Redis command from script"
+_FORBIDDEN: Final = "ERR This Redis command is not allowed from script"
+_READ_ONLY: Final = "ERR Write commands are not allowed from read-only scripts."
+_REACHING_OUT: Final = frozenset({"publish", "spublish"})  # no writes, and not only reads
+_PATIENCE: Final = 2  # times busy-reply-threshold
+_LOADING_S: Final = 0.5  # what the code of a library may take to register its functions
+
+Register = Callable[[bytes, bytes | None, frozenset[str]], None]
+
+
+class Runner:
+    """The one interpreter of a hub, and the state of the script that is running. Called under the hub's lock."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.memory_limit = MEMORY_LIMIT  # bytes that scripts may hold; taken when the first one runs
+        self._hub = hub
+        self._interpreter: Interpreter | None = None
+        self._session: Session | None = None
+        self._lookup: Callable[[list[bytes]], Command] | None = None
+        self._register: Register | None = None
+        self._begin(0, is_read_only=True)
+
+    def _begin(self, now_ms: int, *, is_read_only: bool) -> None:
+        self._now_ms = now_ms
+        self._is_read_only = is_read_only
+        self._has_written = False
+        self._is_told = False  # that the script takes long
+        self._time: Reply = None  # what TIME has answered: time stands still
+        self._started_s = monotonic()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is a Lua."""
+        return self._interpreter is not None or is_available()
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Lua, started when it is first needed."""
+        if self._interpreter is None:
+            if not is_available():
+                raise fault(NO_LUA)
+            self._interpreter = Interpreter(self, self.memory_limit)
+        return self._interpreter
+
+    @property
+    def memory(self) -> int:
+        """Bytes that Lua holds."""
+        return 0 if self._interpreter is None else self._interpreter.memory
+
+    def run(
+        self, call: ServerCall, name: bytes, program: Callable[[Interpreter], Reply], *, is_read_only: bool
+    ) -> Reply:
+        """Run a program for the caller; its reply. Raises the error it ends with, which tells its name."""
+        interpreter = self.interpreter
+        session = self._session_for(call.session)
+        self._begin(call.now_ms, is_read_only=is_read_only)
+        try:
+            return program(interpreter)
+        except ScriptError as error:
+            raise self._failure(error, name) from None
+        finally:
+            session.user = b""
+
+    def load(self, register: Register, program: Callable[[Interpreter], None]) -> None:
+        """Run the code of a library, which registers functions; ScriptError if it fails."""
+        interpreter = self.interpreter
+        self._begin(0, is_read_only=True)
+        self._register = register
+        try:
+            program(interpreter)
+        finally:
+            self._register = None
+
+    def _session_for(self, caller: Session) -> Session:
+        """The session that the script's commands belong to."""
+        session = self._session
+        if session is None:
+            from millstream.server.commands import lookup  # whose table holds EVAL
+            from millstream.server.session import Session
+
+            session = self._session = Session(self._hub, _nowhere, address=b"lua")
+            self._lookup = lookup
+        session.db, session.user, session.is_trusted = caller.db, caller.user, caller.is_trusted
+        session.is_authenticated = True
+        return session
+
+    def _failure(self, error: ScriptError, name: bytes) -> CommandError:
+        text = error.text
+        if error.place is not None:
+            text += b" script: " + name + b", on " + error.place + b"."
+        failure = fault(text)
+        if error.is_counted:  # and will be once more, as the error of the script
+            stats = self._hub.stats
+            stats.errors -= 1
+            if failure.code in stats.by_error:
+                stats.by_error[failure.code] -= 1
+        return failure
+
+    # What the script calls
+
+    def perform(self, argv: list[bytes], version: int) -> Reply:
+        """Run a command for the script; an error is a reply too."""
+        session = self._session
+        assert session is not None
+        session.protocol = version
+        try:
+            row = self._checked(session, argv)
+        except CommandError as error:
+            self._hub.stats.count_error(error)
+            return error
+        if row.name == "time" and self._time is not None:
+            return self._time
+        if "write" in row.flags:
+            self._has_written = True
+        if self._hub.monitors:
+            self._hub.show(session, row, argv)
+        reply = self._hub.perform(session, row, argv, self._now_ms, False)
+        assert not isinstance(reply, Wait), row.name
+        if row.name == "time":
+            self._time = reply
+        return reply
+
+    def _checked(self, session: Session, argv: list[bytes]) -> Command:
+        """The row of a command that the script may run, or the reason why not, in Redis's order."""
+        row = self._found(argv, _UNKNOWN, _BAD_ARITY)
+        refusal = None
+        if "noscript" in row.flags:
+            refusal = fault(_FORBIDDEN)
+        elif self._is_read_only and ("write" in row.flags or row.name in _REACHING_OUT):
+            refusal = fault(_READ_ONLY)
+        refusal = refusal or self._refusal(session, row, argv)
+        if refusal is not None:
+            self._hub.stats.of(row.name).rejected += 1
+            raise refusal
+        return row
+
+    def _found(self, argv: list[bytes], unknown: str, bad_arity: str) -> Command:
+        assert self._lookup is not None
+        try:
+            row = self._lookup(argv)
+        except CommandError as error:
+            is_arity = error.wire.startswith(b"ERR wrong number")
+            raise fault(bad_arity if is_arity else unknown) from None
+        if row.run is None:
+            raise fault(unknown)
+        if not row.fits(len(argv)):
+            raise fault(bad_arity)
+        return row
+
+    def _refusal(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+        access = self._hub.access
+        for gate in self._hub.gates:
+            if self._has_written and gate == self._hub.memory.gate:
+                continue  # half a script would be worse than a little too much memory
+            refusal = access.refusal_in_script if gate == access.gate else gate
+            if (reason := refusal(session, row, argv)) is not None:
+                return reason
+        return None
+
+    def allowed(self, argv: list[bytes]) -> bool:
+        """Whether the script's user may run this; raises CommandError if it is no command."""
+        session = self._session
+        assert session is not None
+        row = self._found(argv, "ERR unknown command", "ERR wrong number of arguments")
+        return self._hub.access.denial(session, row, argv) is None
+
+    def is_overdue(self) -> bool:
+        """Whether the script must end: it has taken long, and nothing is lost by stopping it."""
+        taken_s = monotonic() - self._started_s
+        if self._register is not None:
+            return taken_s > _LOADING_S
+        threshold_s = self._hub.config.number("busy-reply-threshold") / 1000
+        if not threshold_s or taken_s <= _PATIENCE * threshold_s:
+            return False
+        if self._has_written and not self._is_told:
+            self._is_told = True
+            logger.warning("A script has taken %.0f s and is not stopped, for it has written", taken_s)
+        return not self._has_written
+
+    def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
+        """The library that is being loaded has this function."""
+        assert self._register is not None
+        self._register(name, description, flags)
+
+
+def _nowhere(data: bytes) -> None:
+    """Where the output of a script's session goes; it has none."""
