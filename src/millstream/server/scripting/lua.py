@@ -179,7 +179,7 @@ class Interpreter:
         if kind == _VALUE:
             return value if type(value) is not float else _truncated(value)
         if kind == _STATUS:
-            return Simple(value.replace(b"\r", b" ").replace(b"\n", b" "))
+            return Simple(value)
         if kind == _ENCODED:
             return Encoded(value)
         is_counted, *place = rest
@@ -228,7 +228,7 @@ class Interpreter:
         try:
             return int(self._host.allowed(unpacked(packed)))
         except CommandError as error:
-            return -2 if b"number of arguments" in error.wire else -1
+            return -2 if b"Wrong number" in error.wire else -1
 
     def _set_version(self, version: int) -> None:
         self._set_limit(0)

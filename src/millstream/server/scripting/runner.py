@@ -154,9 +154,11 @@ class Runner:
 
     def _checked(self, session: Session, argv: list[bytes]) -> Command:
         """The row of a command that the script may run, or the reason why not, in Redis's order."""
-        row = self._found(argv, _UNKNOWN, _BAD_ARITY)
+        row = self._found(argv)
         refusal = None
-        if "noscript" in row.flags:
+        if not row.fits(len(argv)):
+            refusal = fault(_BAD_ARITY)
+        elif "noscript" in row.flags:
             refusal = fault(_FORBIDDEN)
         elif self._is_read_only and ("write" in row.flags or row.name in _REACHING_OUT):
             refusal = fault(_READ_ONLY)
@@ -166,17 +168,16 @@ class Runner:
             raise refusal
         return row
 
-    def _found(self, argv: list[bytes], unknown: str, bad_arity: str) -> Command:
+    def _found(self, argv: list[bytes]) -> Command:
+        """The row of a command; one of a container must name its subcommand."""
         assert self._lookup is not None
         try:
             row = self._lookup(argv)
         except CommandError as error:
             is_arity = error.wire.startswith(b"ERR wrong number")
-            raise fault(bad_arity if is_arity else unknown) from None
+            raise fault(_BAD_ARITY if is_arity else _UNKNOWN) from None
         if row.run is None:
-            raise fault(unknown)
-        if not row.fits(len(argv)):
-            raise fault(bad_arity)
+            raise fault(_UNKNOWN)
         return row
 
     def _refusal(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
@@ -190,10 +191,12 @@ class Runner:
         return None
 
     def allowed(self, argv: list[bytes]) -> bool:
-        """Whether the script's user may run this; raises CommandError if it is no command."""
+        """Whether the script's user may run this; raises CommandError if it is no command, or not one so long."""
         session = self._session
         assert session is not None
-        row = self._found(argv, "ERR unknown command", "ERR wrong number of arguments")
+        row = self._found(argv)
+        if not row.fits(len(argv)):
+            raise fault(_BAD_ARITY)
         return self._hub.access.denial(session, row, argv) is None
 
     def is_overdue(self) -> bool:

@@ -136,7 +136,7 @@ local NUMBERS = {
     "^[+-]?%d+%.?%d*[eE][+-]?%d+", "^[+-]?%.%d+[eE][+-]?%d+", "^[+-]?0[xX]%x+%.?%x*[pP][+-]?%d+",
     "^[+-]?0[xX]%x+%.?%x*", "^[+-]?%d+%.?%d*", "^[+-]?%.%d+",
 }
-local ODD_NUMBERS = {["inf"] = 1 / 0, ["infinity"] = 1 / 0, ["nan"] = -(0 / 0)}
+local ODD_NUMBERS = {["inf"] = 1 / 0, ["infinity"] = 1 / 0, ["nan"] = box.numbers.nan}
 
 local function utf8(code)
     if code < 0x80 then

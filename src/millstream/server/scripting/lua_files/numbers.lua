@@ -7,6 +7,13 @@ local concat = table.concat
 
 local numbers = {}
 
+-- Not a number, with its sign bit clear; what a division gives differs between processors.
+local nan = 0 / 0
+if sub(tostring(nan), 1, 1) == "-" then
+    nan = -nan
+end
+numbers.nan = nan
+
 -- The low bytes of a whole number, negative ones in two's complement. Beyond eight bytes there are zeros.
 function numbers.from_integer(number, size)
     local parts = {}
@@ -112,7 +119,10 @@ function numbers.to_float(text)
     local exponent, fraction = floor(high % 2147483648 / top), high % top
     fraction = bits == 23 and fraction or fraction * 4294967296 + low
     if exponent == most then
-        return fraction == 0 and sign * huge or -sign * (0 / 0) -- 0/0 has the sign bit set
+        if fraction ~= 0 then
+            return sign > 0 and nan or -nan
+        end
+        return sign * huge
     elseif exponent == 0 then
         return sign * ldexp(fraction, 1 - offset - bits)
     end

@@ -3,6 +3,7 @@
 local box = ...
 local host, guard, lift, start, stop = box.host, box.host.guard, box.host.lift, box.start, box.stop
 local compile, loaders, converted, ERROR = box.compile, box.loaders, box.converted, box.ERROR
+local error_line = box.error_line
 local copy, fail, is_fatal, protect, uncaught = box.copy, box.fail, box.is_fatal, box.protect, box.uncaught
 local protect_globals, base = box.protect_globals, box.base
 local error, getmetatable, next, rawget, select = error, getmetatable, next, rawget, select
@@ -51,6 +52,7 @@ local function raised(err)
     if type(text) ~= "string" then
         text = "ERR unknown error"
     end
+    text = error_line(text)
     local known = rawget(err, "ignore_error_stats_update") ~= nil
     if type(source) == "string" and line ~= nil then
         return ERROR, text, known, source .. ":" .. tostring(line)

@@ -3,15 +3,20 @@
 local box = ...
 local double_text = box.host.double_text
 local next, rawget, type = next, rawget, type
-local concat, format, gsub, sub = table.concat, string.format, string.gsub, string.sub
+local concat, format, gsub, match, sub = table.concat, string.format, string.gsub, string.match, string.sub
 
 local MAX_DEPTH = 7994 -- there Redis's Lua stack ends
 local VALUE, STATUS, ERROR, ENCODED = 0, 1, 2, 3 -- as in lua.py
 
 local append -- (parts, value, protocol, depth)
 
-local function append_text(parts, mark, text)
-    parts[#parts + 1] = mark .. gsub(text, "[\r\n]", " ") .. "\r\n"
+-- Texts that C takes for a line: they end at a zero, and an error before the line ends behind it.
+local function status_line(text)
+    return (gsub(match(text, "^%Z*"), "[\r\n]", " "))
+end
+
+local function error_line(text)
+    return (gsub(match(match(text, "^%Z*"), "^(.-)[\r\n]*$"), "[\r\n]", " "))
 end
 
 local function append_bulk(parts, text)
@@ -61,12 +66,12 @@ local function append_special(parts, value, protocol, depth)
     end
     local found = field("err", "string")
     if found then
-        append_text(parts, "-", found)
+        parts[#parts + 1] = "-" .. error_line(found) .. "\r\n"
         return true
     end
     found = field("ok", "string")
     if found then
-        append_text(parts, "+", found)
+        parts[#parts + 1] = "+" .. status_line(found) .. "\r\n"
         return true
     end
     found = field("double", "number")
@@ -139,9 +144,9 @@ local function converted(value, protocol)
     elseif kind == "table" then
         local err, ok = rawget(value, "err"), rawget(value, "ok")
         if type(err) == "string" then
-            return ERROR, err, rawget(value, "ignore_error_stats_update") ~= nil
+            return ERROR, error_line(err), rawget(value, "ignore_error_stats_update") ~= nil
         elseif type(ok) == "string" then
-            return STATUS, ok
+            return STATUS, status_line(ok)
         end
     elseif kind ~= "boolean" then
         return VALUE, nil
@@ -151,4 +156,4 @@ local function converted(value, protocol)
     return ENCODED, concat(parts)
 end
 
-box.ERROR, box.converted = ERROR, converted
+box.ERROR, box.converted, box.error_line = ERROR, converted, error_line

@@ -13,6 +13,18 @@ local NATURAL = 8 -- the alignment that `!` alone stands for
 local SIZES = {b = 1, B = 1, h = 2, H = 2, l = 8, L = 8, T = 8, f = 4, d = 8, x = 1}
 local SIGNED = {b = true, h = true, l = true, i = true}
 
+-- The bits of a number that a mask has, too. For sizes like 5 that is no remainder, but it is what Redis does.
+local function masked(number, mask)
+    local result, bit = 0, 1
+    while bit <= mask do
+        if floor(mask / bit) % 2 == 1 and floor(number / bit) % 2 == 1 then
+            result = result + bit
+        end
+        bit = bit * 2
+    end
+    return result
+end
+
 -- A format that is being read: the option it stands at, its size, and what was set before it.
 local function reader(text)
     local at, little, alignment = 1, true, 1
@@ -53,7 +65,7 @@ local function reader(text)
             return 0
         end
         size = size < alignment and size or alignment
-        return (size - offset % size) % size
+        return masked(size - masked(offset, size - 1), size - 1)
     end
     -- Options that set something, and those that mean nothing; whether this is one.
     function state.control(option, name)
