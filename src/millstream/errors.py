@@ -4,6 +4,7 @@
     ├─ CommandError(text)         answered "-CODE text"; `code` is the first word
     ├─ ProtocolError              the peer broke RESP: answer once, close
     ├─ ConfigError                a setting that cannot be used
+    ├─ ScriptError(text, place)   a Lua script ended with an error; becomes a CommandError that names the script
     └─ PersistenceError           what is kept cannot be read or written
        ├─ CorruptFile(path, at)   a file is damaged, and where
        ├─ WriteFailed(path)       the system refused a write
@@ -37,6 +38,16 @@ class ProtocolError(MillstreamError):
 
 class ConfigError(MillstreamError):
     """A setting cannot be used; the message names it."""
+
+
+class ScriptError(MillstreamError):
+    """A script raised an error that nobody caught, or answered with one."""
+
+    def __init__(self, text: bytes, place: bytes | None = None, *, is_counted: bool = False) -> None:
+        super().__init__(text.decode("utf-8", "replace"))
+        self.text = text
+        self.place = place  # the line it was raised at; None for an answer
+        self.is_counted = is_counted  # the command that failed has been counted as failed
 
 
 class PersistenceError(MillstreamError):

@@ -224,6 +224,22 @@ def test_a_script_that_declares_to_read_only_does(world: World, a: Peer, command
     assert world.logged() == []
 
 
+@lua
+def test_when_memory_is_used_up_a_script_may_read_and_finish_what_it_has_begun(a: Peer) -> None:
+    a(["SET", "k", "x" * 100])
+    a(["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function() return 1 end)"])
+    a("CONFIG SET maxmemory 1")
+    out = b"-OOM command not allowed when used memory > 'maxmemory'."
+    assert run(a, "return redis.call('STRLEN', 'k')") == b":100\r\n"
+    assert run(a, "return redis.call('SET', 'k', 'v')").startswith(out)
+    assert run(a, "redis.call('DEL', 'k') return redis.call('SET', 'k', 'v')") == b"+OK\r\n"
+    assert run(a, "#!lua\nreturn 1") == out + b"\r\n"
+    assert a(["EVAL_RO", "#!lua\nreturn 1", 0]) == out + b"\r\n"
+    assert run(a, "#!lua flags=allow-oom\nreturn redis.call('SET', 'k', 'v')") == b"+OK\r\n"
+    assert run(a, "#!lua flags=no-writes\nreturn 1") == b":1\r\n"
+    assert a("FCALL f 0") == out + b"\r\n"
+
+
 # Functions
 
 COUNTER = """#!lua name=counter

@@ -28,8 +28,11 @@ def make_certificates(directory: Path) -> Certificates:
     """Make all of them, for 127.0.0.1."""
     openssl = _Openssl(str(require(_found(), "openssl")), directory)
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", _DAYS, "-subj", "/CN=authority",
-            "-keyout", "ca.key", "-out", "ca.crt")  # fmt: skip
-    (directory / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout", "ca.key", "-out", "ca.crt")  # fmt: skip
+    (directory / "names").write_text(
+        "subjectAltName=IP:127.0.0.1,DNS:localhost\n"
+        "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"  # Python insists on these since 3.13
+    )
     for name in ("server", "client"):
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key",
                 "-out", f"{name}.csr")  # fmt: skip

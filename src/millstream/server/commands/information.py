@@ -91,6 +91,8 @@ def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "used_memory_dataset", used - STARTUP
     yield "used_memory_dataset_perc", "100.00%"
     yield "number_of_cached_scripts", len(hub.scripts)
+    yield "number_of_functions", hub.libraries.functions
+    yield "number_of_libraries", len(hub.libraries)
     yield "maxmemory", limit
     yield "maxmemory_human", _human(limit)
     yield "maxmemory_policy", hub.config["maxmemory-policy"].decode()

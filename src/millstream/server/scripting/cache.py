@@ -12,15 +12,13 @@ from typing import Final
 
 from millstream.engine.faults import fault
 from millstream.engine.outcome import Reply
-from millstream.errors import CommandError
+from millstream.errors import CommandError, ScriptError
 from millstream.server.call import ServerCall
 from millstream.server.resp import split_words
-from millstream.server.scripting.lua import ScriptError
 from millstream.server.scripting.runner import NO_LUA, Runner
 from millstream.server.scripting.templates import Program, recognise
 
 FLAGS: Final = ("no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys")
-ONLY_READING: Final = "ERR Can not execute a script with write flag using *_ro command."
 _MAX_PASSING: Final = 500  # scripts of EVAL that are kept
 
 
@@ -100,14 +98,11 @@ class Scripts:
             self._passing[script.sha] = self._passing.pop(script.sha)
         if not self._runner.is_available:
             return _run_recognised(call, script, keys, words)
-        if script.flags is not None:
-            if is_read_only and "no-writes" not in script.flags:
-                raise fault(ONLY_READING)
-            is_read_only = is_read_only or "no-writes" in script.flags
         protocol = call.protocol
         return self._runner.run(
-            call, script.sha, lambda lua: lua.run(script.sha, keys, words, protocol), is_read_only=is_read_only
-        )
+            call, script.sha, lambda lua: lua.run(script.sha, keys, words, protocol), flags=script.flags,
+            is_read_only=is_read_only,
+        )  # fmt: skip
 
 
 def _run_recognised(call: ServerCall, script: Script, keys: list[bytes], words: list[bytes]) -> Reply:

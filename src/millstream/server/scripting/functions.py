@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Final
 from millstream.engine.faults import fault
 from millstream.engine.glob import compiled
 from millstream.engine.outcome import Members, Pairs, Reply, Simple
-from millstream.errors import BadFormat, CommandError, PersistenceError
+from millstream.errors import BadFormat, CommandError, PersistenceError, ScriptError
 from millstream.persistence.crc64 import crc64
 from millstream.persistence.rdb_codec import Reader, string_bytes
 from millstream.persistence.rdb_file import Op
 from millstream.persistence.rdb_options import FOREIGN_VERSIONS, VERSION
 from millstream.server.call import ServerCall
 from millstream.server.resp import split_words
-from millstream.server.scripting.cache import FLAGS, ONLY_READING
-from millstream.server.scripting.lua import ScriptError
+from millstream.server.scripting.cache import FLAGS
 from millstream.server.scripting.runner import Runner
 
 if TYPE_CHECKING:
@@ -174,13 +173,11 @@ class Libraries:
     ) -> Reply:
         """Call a function; raises the error that it ends with."""
         library = self._by_function[name]
-        only_reads = "no-writes" in library.functions[name].flags
-        if is_read_only and not only_reads:
-            raise fault(ONLY_READING)
-        protocol = call.protocol
+        flags, protocol = library.functions[name].flags, call.protocol
         return self._runner.run(
-            call, name, lambda lua: lua.call(library.number, name, keys, words, protocol), is_read_only=only_reads
-        )
+            call, name, lambda lua: lua.call(library.number, name, keys, words, protocol), flags=flags,
+            is_read_only=is_read_only,
+        )  # fmt: skip
 
     def __contains__(self, function: bytes) -> bool:
         return function in self._by_function

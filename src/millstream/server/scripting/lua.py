@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha1
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ from typing import Any, Final, Protocol
 
 from millstream.engine.floats import double_text
 from millstream.engine.outcome import Encoded, Reply, Simple
-from millstream.errors import CommandError, MillstreamError
+from millstream.errors import CommandError, ScriptError
 from millstream.server.scripting.bytecode import linked
 from millstream.server.scripting.conversion import argument_text, to_lua, unpacked
 from millstream.server.version import REDIS_VERSION
@@ -59,16 +60,7 @@ class Host(Protocol):
         """The library that is being loaded has this function."""
 
 
-class ScriptError(MillstreamError):
-    """A script raised an error that nobody caught, or answered with one."""
-
-    def __init__(self, text: bytes, place: bytes | None = None, *, is_counted: bool = False) -> None:
-        super().__init__(text.decode("utf-8", "replace"))
-        self.text = text
-        self.place = place  # the line it was raised at; None for an answer
-        self.is_counted = is_counted  # the command that failed has been counted as failed
-
-
+@cache
 def is_available() -> bool:
     """Whether there is a Lua to run scripts with."""
     return find_spec("lupa") is not None and find_spec("lupa.lua51") is not None

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from millstream.engine.faults import fault
 from millstream.engine.outcome import Reply, Wait
 from millstream.engine.table import Command
-from millstream.errors import CommandError
+from millstream.errors import CommandError, ScriptError
 from millstream.server.call import ServerCall
-from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter, ScriptError, is_available
+from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter, is_available
 
 if TYPE_CHECKING:
     from millstream.server.hub import Hub
@@ -33,6 +33,7 @@ _UNKNOWN: Final = "ERR Unknown Redis command called from script"
 _BAD_ARITY: Final = "ERR Wrong number of args calling Redis command from script"
 _FORBIDDEN: Final = "ERR This Redis command is not allowed from script"
 _READ_ONLY: Final = "ERR Write commands are not allowed from read-only scripts."
+_ONLY_READING: Final = "ERR Can not execute a script with write flag using *_ro command."
 _REACHING_OUT: Final = frozenset({"publish", "spublish"})  # no writes, and not only reads
 _PATIENCE: Final = 2  # times busy-reply-threshold
 _LOADING_S: Final = 0.5  # what the code of a library may take to register its functions
@@ -50,11 +51,13 @@ class Runner:
         self._session: Session | None = None
         self._lookup: Callable[[list[bytes]], Command] | None = None
         self._register: Register | None = None
+        self._caller: Session | None = None
         self._begin(0, is_read_only=True)
 
-    def _begin(self, now_ms: int, *, is_read_only: bool) -> None:
+    def _begin(self, now_ms: int, *, is_read_only: bool, allows_oom: bool = False) -> None:
         self._now_ms = now_ms
         self._is_read_only = is_read_only
+        self._allows_oom = allows_oom
         self._has_written = False
         self._is_told = False  # that the script takes long
         self._time: Reply = None  # what TIME has answered: time stands still
@@ -80,18 +83,43 @@ class Runner:
         return 0 if self._interpreter is None else self._interpreter.memory
 
     def run(
-        self, call: ServerCall, name: bytes, program: Callable[[Interpreter], Reply], *, is_read_only: bool
+        self,
+        call: ServerCall,
+        name: bytes,
+        program: Callable[[Interpreter], Reply],
+        *,
+        flags: frozenset[str] | None,
+        is_read_only: bool,
     ) -> Reply:
-        """Run a program for the caller; its reply. Raises the error it ends with, which tells its name."""
+        """Run a program for the caller; its reply. Raises the error it ends with, which tells its name.
+
+        A program without `flags` (None) may do anything, unless the caller wants it to be read-only.
+        """
         interpreter = self.interpreter
+        if flags is not None:
+            self._admit(call.session, flags, is_read_only=is_read_only)
+            is_read_only = "no-writes" in flags
         session = self._session_for(call.session)
-        self._begin(call.now_ms, is_read_only=is_read_only)
+        self._begin(call.now_ms, is_read_only=is_read_only, allows_oom="allow-oom" in (flags or ()))
         try:
             return program(interpreter)
         except ScriptError as error:
             raise self._failure(error, name) from None
         finally:
             session.user = b""
+            self._caller = None
+
+    def _admit(self, caller: Session, flags: frozenset[str], *, is_read_only: bool) -> None:
+        """Raise what there is against a program with these flags: it counts as a command that does what they allow."""
+        if "no-writes" in flags:
+            return
+        does = {"write"} if "allow-oom" in flags else {"write", "denyoom"}
+        row = Command("script", 1, frozenset(does), frozenset(), "", "", "", "scripting")
+        for gate in self._hub.gates:
+            if gate != self._hub.access.gate and (refusal := gate(caller, row, [])) is not None:
+                raise refusal
+        if is_read_only:
+            raise fault(_ONLY_READING)
 
     def load(self, register: Register, program: Callable[[Interpreter], None]) -> None:
         """Run the code of a library, which registers functions; ScriptError if it fails."""
@@ -112,6 +140,7 @@ class Runner:
 
             session = self._session = Session(self._hub, _nowhere, address=b"lua")
             self._lookup = lookup
+        self._caller = caller
         session.db, session.user, session.is_trusted = caller.db, caller.user, caller.is_trusted
         session.is_authenticated = True
         return session
@@ -181,12 +210,17 @@ class Runner:
         return row
 
     def _refusal(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
-        access = self._hub.access
+        """What the hub's gates have against a command."""
+        access, memory = self._hub.access, self._hub.memory
+        assert self._caller is not None
         for gate in self._hub.gates:
-            if self._has_written and gate == self._hub.memory.gate:
+            if gate == access.gate:
+                reason = access.refusal_in_script(self._caller, row, argv)
+            elif gate == memory.gate and (self._has_written or self._allows_oom):
                 continue  # half a script would be worse than a little too much memory
-            refusal = access.refusal_in_script if gate == access.gate else gate
-            if (reason := refusal(session, row, argv)) is not None:
+            else:
+                reason = gate(session, row, argv)
+            if reason is not None:
                 return reason
         return None
 
