@@ -4,7 +4,7 @@ local box = ...
 local null, bad_argument = box.null, box.bad_argument
 local number_argument, text_argument = box.number_argument, box.text_argument
 local error, getmetatable, setmetatable, next, rawget = error, getmetatable, setmetatable, next, rawget
-local floor, select, tonumber, type = math.floor, select, tonumber, type
+local floor, select, tonumber, tostring, type = math.floor, select, tonumber, tostring, type
 local byte, char, find, format = string.byte, string.char, string.find, string.format
 local gsub, lower, match, sub = string.gsub, string.lower, string.match, string.sub
 local concat = table.concat
@@ -29,7 +29,10 @@ local function refuse(value, reason)
 end
 
 local function quoted(text)
-    return '"' .. gsub(text, '[%c"\\/]', ESCAPES) .. '"'
+    if find(text, '[%c"\\/]') then
+        text = gsub(text, '[%c"\\/]', ESCAPES)
+    end
+    return '"' .. text .. '"'
 end
 
 local function number_text(settings, number)
@@ -65,60 +68,54 @@ local function array_length(settings, value)
     return most > 0 and most or nil
 end
 
-local write -- (settings, parts, value, depth)
+local text_of -- (settings, value, depth)
 
-local function write_array(settings, parts, value, length, depth)
-    parts[#parts + 1] = "["
+local function array_text(settings, value, length, depth)
+    local items = {}
     for at = 1, length do
-        if at > 1 then
-            parts[#parts + 1] = ","
-        end
-        write(settings, parts, rawget(value, at), depth)
+        items[at] = text_of(settings, rawget(value, at), depth)
     end
-    parts[#parts + 1] = "]"
+    return "[" .. concat(items, ",") .. "]"
 end
 
-local function write_object(settings, parts, value, depth)
-    local separator = "{"
+local function object_text(settings, value, depth)
+    local items, count = {}, 0
     for key, item in next, value do
         local name
-        if type(key) == "number" then
-            name = '"' .. number_text(settings, key) .. '":'
-        elseif type(key) == "string" then
-            name = quoted(key) .. ":"
+        if type(key) == "string" then
+            name = quoted(key)
+        elseif type(key) == "number" then
+            name = '"' .. number_text(settings, key) .. '"'
         else
             refuse(key, "table key must be a number or string")
         end
-        parts[#parts + 1] = separator .. name
-        write(settings, parts, item, depth)
-        separator = ","
+        count = count + 1
+        items[count] = name .. ":" .. text_of(settings, item, depth)
     end
-    parts[#parts + 1] = separator == "{" and "{}" or "}"
+    return "{" .. concat(items, ",") .. "}"
 end
 
-function write(settings, parts, value, depth)
+function text_of(settings, value, depth)
     local kind = type(value)
     if kind == "string" then
-        parts[#parts + 1] = quoted(value)
+        return quoted(value)
     elseif kind == "number" then
-        parts[#parts + 1] = number_text(settings, value)
+        return number_text(settings, value)
     elseif kind == "boolean" then
-        parts[#parts + 1] = value and "true" or "false"
+        return value and "true" or "false"
     elseif value == nil or value == null then
-        parts[#parts + 1] = "null"
+        return "null"
     elseif kind == "table" then
         if depth >= settings.encode_depth then
             error(format("Cannot serialise, excessive nesting (%d)", depth + 1))
         end
         local length = array_length(settings, value)
         if length then
-            write_array(settings, parts, value, length, depth + 1)
-        else
-            write_object(settings, parts, value, depth + 1)
+            return array_text(settings, value, length, depth + 1)
         end
-    else
-        refuse(value, "type not supported")
+        return object_text(settings, value, depth + 1)
     end
+    refuse(value, "type not supported")
 end
 
 -- Reading. A token is its kind, its value, where it begins and where it ends; an error is one too.
@@ -127,6 +124,11 @@ local SIGNS = {
     ["{"] = "T_OBJ_BEGIN", ["}"] = "T_OBJ_END", ["["] = "T_ARR_BEGIN", ["]"] = "T_ARR_END", [","] = "T_COMMA",
     [":"] = "T_COLON", ["\0"] = "T_END", [""] = "T_END",
 }
+local BLANKS = {[" "] = true, ["\t"] = true, ["\n"] = true, ["\r"] = true}
+local DIGITS, UNDECIDED = {["-"] = true}, {["."] = true, e = true, E = true}
+for digit = 0, 9 do
+    DIGITS[tostring(digit)] = true
+end
 local WORDS = {["true"] = true, ["false"] = false, ["null"] = null}
 local UNESCAPES = {
     ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t",
@@ -223,13 +225,25 @@ end
 
 -- The token at or after a position.
 local function token_at(settings, text, at)
-    local begin = find(text, "[^ \t\n\r]", at) or #text + 1
+    local begin = at
     local sign = sub(text, begin, begin)
+    if BLANKS[sign] then
+        begin = find(text, "[^ \t\n\r]", at) or #text + 1
+        sign = sub(text, begin, begin)
+    end
     if sign == '"' then
+        local _, stop, plain = find(text, '^([^"\\%z]*)"', begin + 1)
+        if stop then
+            return "T_STRING", plain, begin, stop + 1
+        end
         return string_token(text, begin)
     elseif SIGNS[sign] then
         return SIGNS[sign], nil, begin, begin + 1
-    elseif find(sign, "[%d-]") then
+    elseif DIGITS[sign] then
+        local _, stop, digits, after = find(text, "^([1-9]%d*)(.?)", begin)
+        if digits and not UNDECIDED[after] then -- nearly every number is one like this
+            return "T_NUMBER", tonumber(digits), begin, stop + 1 - #after
+        end
         if settings.decode_invalid == "off" and is_odd(text, begin) then
             return "T_ERROR", "invalid number", begin, begin
         end
@@ -368,9 +382,7 @@ local function new()
         if select("#", ...) ~= 1 then
             bad_argument(1, "encode", "expected 1 argument")
         end
-        local parts = {}
-        write(settings, parts, (...), 0)
-        return concat(parts)
+        return text_of(settings, (...), 0)
     end
 
     function cjson.decode(...)
