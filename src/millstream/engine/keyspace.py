@@ -12,17 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from millstream.engine.deadlines import Deadlines
 from millstream.engine.faults import WRONG_TYPE, fault
 from millstream.engine.keyorder import KeyOrder
 from millstream.engine.outcome import Event, Outcome, Reply, Wait
 
-if TYPE_CHECKING:
-    pass
-
-Value = "bytes | Stream | Hash | List | SetOf | SortedSet"
 Kind = TypeVar("Kind")
 
 
