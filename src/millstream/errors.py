@@ -5,6 +5,14 @@
     ├─ ProtocolError              the peer broke RESP: answer once, close
     ├─ ConfigError                a setting that cannot be used
     ├─ ScriptError(text, place)   a Lua script ended with an error; becomes a CommandError that names the script
+    ├─ BackendError               a server could not do what it was asked for; `is_retryable`
+    │  ├─ Unavailable             cannot be reached, or no answer came
+    │  ├─ ServerReplied(text)     answered with an error; `code` is its first word
+    │  └─ CapabilityMissing       lacks something that is needed
+    ├─ DeliveryError              something about one delivery
+    │  ├─ LeaseLost(stream, id)   it is somebody else's now
+    │  ├─ NotSettled(…, reason)   the server refused; the entry stays pending
+    │  └─ MalformedPayload        an entry's fields are not what the stream carries
     └─ PersistenceError           what is kept cannot be read or written
        ├─ CorruptFile(path, at)   a file is damaged, and where
        ├─ WriteFailed(path)       the system refused a write
@@ -80,6 +88,11 @@ class CorruptFile(PersistenceError):
         self.at = at  # where the first command stands that cannot be read
         self.reason = reason
 
+    @property
+    def hint(self) -> str:
+        """What can be done about it."""
+        return f"`millstream check {self.path}` says more, and with --fix cuts it behind the last whole command"
+
 
 class WriteFailed(PersistenceError):
     """The system refused a write; its own error is the cause."""
@@ -88,3 +101,66 @@ class WriteFailed(PersistenceError):
         super().__init__(f"{path} cannot be written: {error.strerror or error}")
         self.path = path
         self.reason = error.strerror or str(error)
+
+
+class BackendError(MillstreamError):
+    """A server could not do what it was asked for; `is_retryable` says whether asking again later can help."""
+
+    is_retryable = False
+
+
+class Unavailable(BackendError):
+    """The server cannot be reached, or the connection broke before its answer came: it may have done it or not."""
+
+    is_retryable = True
+
+
+class ServerReplied(BackendError):
+    """The server answered with an error; `code` is its first word."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.split(" ", 1)[0]
+        self.is_retryable = self.code in ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "MISCONF",
+                                          "READONLY", "NOREPLICAS", "MOVED", "ASK")  # fmt: skip
+
+
+class CapabilityMissing(BackendError):
+    """The server lacks something that what was asked for cannot do without; the message says how to go on."""
+
+
+class DeliveryError(MillstreamError):
+    """Something about one delivery."""
+
+
+class LeaseLost(DeliveryError):
+    """The delivery is no longer ours: its lease ran out and somebody else has the entry. Nothing was changed."""
+
+    def __init__(self, stream: str, entry_id: str) -> None:
+        super().__init__(f"the lease on {entry_id} of {stream!r} ran out: the entry is somebody else's now")
+        self.stream = stream
+        self.entry_id = entry_id
+
+
+class NotSettled(DeliveryError):
+    """The server refused to settle a delivery; the entry is pending as before."""
+
+    def __init__(self, stream: str, entry_id: str, reason: str) -> None:
+        super().__init__(f"{entry_id} of {stream!r} could not be settled and stays pending: {reason}")
+        self.stream = stream
+        self.entry_id = entry_id
+        self.reason = reason
+
+
+class MalformedPayload(DeliveryError):
+    """A value that the stream's type does not allow, on its way in or out; names the field and the rule, not the value."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field}: {rule}" if field else rule)
+        self.field = field  # where, as in `data.items[3].price`
+        self.rule = rule
+
+    def within(self, outer: str) -> MalformedPayload:
+        """The same, seen from the value that holds the field."""
+        inner = self.field
+        return MalformedPayload(f"{outer}{'' if not inner or inner.startswith('[') else '.'}{inner}", self.rule)

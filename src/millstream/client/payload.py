@@ -1,0 +1,232 @@
+"""Payloads: values of a stream's type to the fields of an entry and back.
+
+    codec_for(Order)                Order(7, "tea")  <──▶  data: {"id":7,"item":"tea"}
+    codec_for(bytes)                b"..."           <──▶  data: ...
+    codec_for(Order, fields=True)   Order(7, "tea")  <──▶  id: 7, item: tea
+
+By default the value is UTF-8 JSON in the one field `data`, and bytes stand there as they are: there is no field
+that says which, because the stream's type does. Fields of other names are passed over. With `fields=True` a dict
+or a record goes straight into the entry's fields, one each, as a program in another language would write them by
+hand: text and bytes as they are, None by leaving the field out, everything else as JSON. Nothing is ever
+pickled. Whatever the bytes, `decode` raises nothing but MalformedPayload.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Final, Generic, NoReturn, TypeVar, Union, get_args, get_origin
+
+from millstream.client import records
+from millstream.client.scalars import STRING, wrong
+from millstream.client.shapes import shape_of
+from millstream.errors import ConfigError, MalformedPayload
+
+T = TypeVar("T")
+
+DATA: Final = b"data"  # the field that holds a payload
+TEXT_OR_BYTES: Final = str | bytes
+
+Encode = Callable[[Any], dict[bytes, bytes]]
+Decode = Callable[[Mapping[bytes, bytes]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[T]):
+    """How values of one type are put into entries; both raise MalformedPayload, which names field and rule."""
+
+    encode: Callable[[T], dict[bytes, bytes]]
+    decode: Callable[[Mapping[bytes, bytes]], T]
+
+
+def codec_for(type_: type[T] | Any, *, fields: bool = False) -> Codec[T]:
+    """The codec for a type; ConfigError if the type cannot be a payload.
+
+    Takes dataclasses, named tuples, TypedDicts, pydantic models, and list, tuple and dict of these and of None,
+    bool, int, float, str, bytes, datetime, date, time, Decimal, UUID, Enum, Literal, and unions that JSON can
+    tell apart: of different kinds, or of records that share a field whose Literal differs.
+    """
+    type_ = records.bare(type_)
+    if fields:
+        return _guarded(*_field_codec(type_))
+    leaf = _bytes_leaf() if type_ is bytes else _model_leaf(type_) if records.is_model(type_) else _json_leaf(type_)
+
+    def encode(value: T) -> dict[bytes, bytes]:
+        return {DATA: _within("data", leaf.write, value)}
+
+    def decode(entry: Mapping[bytes, bytes]) -> T:
+        data = entry.get(DATA)
+        if data is None:
+            raise MalformedPayload("data", "is missing")
+        value: T = _within("data", leaf.read, data)
+        return value
+
+    return _guarded(encode, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """How one value becomes the bytes of one field."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+
+
+def _bytes_leaf() -> _Leaf:
+    def write(value: Any) -> bytes:
+        if not isinstance(value, bytes):
+            raise wrong("bytes", value)
+        return value
+
+    return _Leaf(write, bytes)
+
+
+def _model_leaf(type_: Any) -> _Leaf:
+    return _Leaf(lambda value: records.model_text(type_, value), lambda data: records.model_of(type_, data))
+
+
+def _json_leaf(type_: Any) -> _Leaf:
+    shape = shape_of(type_)
+    return _Leaf(lambda value: _dumped(shape.write(value)), lambda data: shape.read(_loaded(data)))
+
+
+def _plain_leaf(type_: Any) -> _Leaf:
+    """As another program would write it by hand: text and bytes as they are, the rest as JSON."""
+    if type_ is bytes:
+        return _bytes_leaf()
+    if type_ == TEXT_OR_BYTES:  # either may be written; what comes back is bytes, whatever it looks like
+        return _Leaf(lambda value: _utf8(value) if isinstance(value, str) else _bytes_leaf().write(value), bytes)
+    shape = shape_of(type_)
+    if shape.kinds == {STRING}:
+        return _Leaf(lambda value: _utf8(shape.write(value)), lambda data: shape.read(_text(data)))
+    return _Leaf(lambda value: _dumped(shape.write(value)), lambda data: shape.read(_loaded(data)))
+
+
+def _field_codec(type_: Any) -> tuple[Encode, Decode]:
+    if (get_origin(type_) or type_) is dict:
+        return _dict_fields(*(get_args(type_) or (str, TEXT_OR_BYTES)))
+    if records.is_record(type_):
+        return _record_fields(records.record_of(type_))
+    raise ConfigError(f"{type_!r}: with fields=True a payload is a dict, a dataclass, a named tuple or a TypedDict")
+
+
+def _dict_fields(key: Any, value: Any) -> tuple[Encode, Decode]:
+    if key not in (str, bytes):
+        raise ConfigError(f"{key!r}: with fields=True the keys of a dict must be str or bytes")
+    names, leaf = _plain_leaf(key), _plain_leaf(records.bare(value))
+
+    def encode(values: Any) -> dict[bytes, bytes]:
+        if not isinstance(values, dict):
+            raise wrong("a dict", values)
+        return _not_empty({_within("(key)", names.write, k): _within(str(k), leaf.write, v) for k, v in values.items()})
+
+    def decode(entry: Mapping[bytes, bytes]) -> Any:
+        return {_within("(key)", names.read, k): _within(_shown(k), leaf.read, v) for k, v in entry.items()}
+
+    return encode, decode
+
+
+def _record_fields(record: records.Record) -> tuple[Encode, Decode]:
+    leaves: list[tuple[str, bytes, _Leaf, bool]] = []
+    for part in record.parts:
+        inner, can_be_none = _without_none(part.type)
+        if can_be_none and not part.is_required and part.default is not None:
+            raise ConfigError(f"{part.name}: with fields=True None is written as no field, so None must be its default")
+        leaves.append((part.name, part.name.encode(), _plain_leaf(inner), can_be_none))
+    optional = {part.name for part in record.parts if not part.is_required}
+
+    def encode(value: Any) -> dict[bytes, bytes]:
+        values = record.take(value)
+        written = {}
+        for name, key, leaf, can_be_none in leaves:
+            if name in values and not (can_be_none and values[name] is None):
+                written[key] = _within(name, leaf.write, values[name])
+        return _not_empty(written)
+
+    def decode(entry: Mapping[bytes, bytes]) -> Any:
+        values: dict[str, Any] = {}
+        for name, key, leaf, can_be_none in leaves:
+            if key in entry:
+                values[name] = _within(name, leaf.read, entry[key])
+            elif can_be_none and name not in optional:
+                values[name] = None
+            elif name not in optional:
+                raise MalformedPayload(name, "is missing")
+        return record.make(values)
+
+    return encode, decode
+
+
+def _without_none(type_: Any) -> tuple[Any, bool]:
+    """A type without its None, and whether it had one."""
+    type_ = records.bare(type_)
+    if get_origin(type_) not in (Union, UnionType) or NoneType not in get_args(type_):
+        return type_, False
+    rest = tuple(records.bare(member) for member in get_args(type_) if member is not NoneType)
+    return (rest[0] if len(rest) == 1 else Union[rest]), True  # noqa: UP007 - made of a tuple
+
+
+def _not_empty(written: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    if not written:
+        raise MalformedPayload("", "must have at least one field: an entry cannot be empty")
+    return written
+
+
+def _guarded(encode: Encode, decode: Decode) -> Codec[Any]:
+    """The same, with values that are nested too deep refused instead of exhausting the stack."""
+
+    def guarded_encode(value: Any) -> dict[bytes, bytes]:
+        try:
+            return encode(value)
+        except RecursionError:
+            raise MalformedPayload("data", "is nested too deep, or holds itself") from None
+
+    def guarded_decode(entry: Mapping[bytes, bytes]) -> Any:
+        try:
+            return decode(entry)
+        except RecursionError:
+            raise MalformedPayload("data", "is nested too deep") from None
+
+    return Codec(guarded_encode, guarded_decode)
+
+
+def _within(place: str, convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except MalformedPayload as error:
+        raise error.within(place) from error.__cause__
+
+
+def _dumped(value: Any) -> bytes:
+    return _utf8(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return json.loads(_text(data), parse_constant=_no_constant)
+    except ValueError as error:
+        raise MalformedPayload("", "must be JSON") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedPayload("", "must be text that UTF-8 can write") from error
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedPayload("", "must be UTF-8 text") from error
+
+
+def _shown(key: bytes) -> str:
+    return key.decode("utf-8", "replace")

@@ -1,0 +1,75 @@
+"""How a delivery ends, as a value: the policy decides one of these, a backend carries it out."""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+ERROR_SIZE: Final = 1_000  # characters of an error that a dead letter keeps
+TRACEBACK_SIZE: Final = 8_000  # of a traceback, from its end: the frame that failed stands last
+
+
+class Discard:
+    """`dead_letter=Discard`: entries that are given up are logged, counted and dropped. Has to be asked for."""
+
+
+class Reason(StrEnum):
+    """Why an entry became a dead letter."""
+
+    RETRIES = "retries"  # it failed as often as it may, by exception or timeout
+    REJECTED = "rejected"  # a handler said so
+    CRASHED = "crashed"  # its deliveries ended with the death of the worker
+    EXPIRED = "expired"  # its time to live was over before it was handled
+    MALFORMED = "malformed"  # its fields are not what the stream's type says
+    TRIMMED = "trimmed"  # it was pending, and the entry itself is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Back to the group at once; this delivery does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Delivered again after `delay_s`; this delivery counts."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Set aside, with what a person needs to decide about it. All texts can be encoded as UTF-8."""
+
+    reason: Reason
+    error: str = ""  # what went wrong, in one line or a few
+    traceback: str = ""  # the end of it; empty where no exception was raised
+
+    @classmethod
+    def of(cls, reason: Reason, failure: BaseException, error: str | None = None) -> DeadLetter:
+        """A dead letter that tells of an exception; `error` replaces the exception's own words."""
+        told = error if error is not None else "".join(tracebacks.format_exception_only(failure)).strip()
+        trace = "".join(tracebacks.format_exception(failure))
+        return cls(reason, _encodable(told[:ERROR_SIZE]), _encodable(_tail(trace, TRACEBACK_SIZE)))
+
+
+Settlement = Ack | Release | Later | DeadLetter
+
+
+def _tail(text: str, size: int) -> str:
+    """The end of a text, begun with a whole line where it had to be cut."""
+    if len(text) <= size:
+        return text
+    tail = text[-size:]
+    return "…\n" + tail[tail.find("\n") + 1 :]
+
+
+def _encodable(text: str) -> str:
+    """A text without lone surrogates, which file names and broken input bring along."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,75 @@
+"""Log lines that people read and machines parse: a fixed sentence, then names and values.
+
+    log = bound(logging.getLogger(__name__), stream="orders", group="billing")
+    log.warning("the lease was lost", id=entry_id)
+        text:  the lease was lost stream=orders group=billing id=1-0
+        JSON:  {"event": "the lease was lost", "stream": "orders", …}      with JsonFormatter on the handler
+
+Values also stand in the record's `fields`, for handlers of one's own. Never log entry fields: they are other
+people's data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+OWN: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})  # what logging itself takes
+
+
+class BoundLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that says the same names with every line, and takes more with each."""
+
+    def bind(self, **fields: object) -> BoundLogger:
+        """The same with more names."""
+        return bound(self.logger, **{**(self.extra or {}), **fields})
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        fields = {**(self.extra or {}), **{name: value for name, value in kwargs.items() if name not in OWN}}
+        passed = {name: value for name, value in kwargs.items() if name in OWN}
+        passed["extra"] = {**passed.get("extra", {}), "event": msg, "fields": fields}
+        return _Line(msg, fields), passed
+
+
+class _Line:
+    """A message that is put together only if somebody prints it."""
+
+    def __init__(self, sentence: object, fields: dict[str, object]) -> None:
+        self._sentence, self._fields = sentence, fields
+
+    def __str__(self) -> str:
+        return " ".join([str(self._sentence), *(f"{name}={_value(value)}" for name, value in self._fields.items())])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, event and the names of the line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": str(getattr(record, "event", None) or record.getMessage()),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=_text, ensure_ascii=False)
+
+
+def bound(logger: logging.Logger, **fields: object) -> BoundLogger:
+    """A logger for one stream, group, consumer, …"""
+    return BoundLogger(logger, fields)
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _value(value: object) -> str:
+    """A value as it stands behind `name=`: in quotes if it would not be one word."""
+    text = _text(value)
+    is_word = bool(text) and text.isprintable() and not any(char in text for char in ' "=')
+    return text if is_word else json.dumps(text, ensure_ascii=False)
