@@ -13,8 +13,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 COMMANDS ?= 500000
 FUZZ ?= 1000000
+MINUTES ?= 10
+KILLS ?= 200
 
-.PHONY: help setup check test run bench bench-engine bench-server differential fuzz oracle clean
+.PHONY: help setup check test run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -25,7 +27,7 @@ $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: make PYTHON=... setup" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,server]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,server,metrics,spark]'
 	@touch $(STAMP)
 
 check: $(STAMP) ## lint, types, and who imports whom
@@ -39,13 +41,19 @@ test: $(STAMP) oracle ## all tests; 20,000 random commands are compared with a r
 run: $(STAMP) ## the first example
 	$(BIN)/python examples/first_broker.py
 
-bench: bench-engine bench-server ## all benchmarks
+bench: bench-engine bench-server bench-recovery bench-spark ## all benchmarks
 
 bench-engine: $(STAMP) oracle ## the engine against real servers: a table of ratios; fails below the promised ones
 	$(BIN)/python -m bench.engine
 
 bench-server: $(STAMP) oracle ## the server against Valkey and Redis under load; fails below the promised ratios
 	$(BIN)/python -m bench.server
+
+bench-recovery: $(STAMP) ## what dead workers left, on a real Valkey: seconds and calls; fails above the promised ones
+	$(BIN)/python -m bench.recovery
+
+bench-spark: $(STAMP) ## Spark against redis-py, on a real Valkey and on our broker; fails below the promised ratios
+	$(BIN)/python -m bench.spark
 
 differential: $(STAMP) oracle ## COMMANDS (500,000) random commands compared with a real Redis, reply by reply
 	$(BIN)/python -m tests.differential.run --commands $(COMMANDS)
@@ -55,6 +63,12 @@ differential: $(STAMP) oracle ## COMMANDS (500,000) random commands compared wit
 
 fuzz: $(STAMP) ## FUZZ (1,000,000) random argument lists: an error each time, never an exception
 	MILLSTREAM_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/faults/test_fuzz_argv.py tests/faults/test_fuzz_socket.py --timeout 7200
+
+soak: $(STAMP) ## the long proofs: MINUTES (10) at full rate, KILLS (200) of the server, 5,000 connections, a million entries
+	$(BIN)/python -m tests.long.soak --minutes $(MINUTES)
+	$(BIN)/python -m tests.long.kills --always $(KILLS) --everysec $$(($(KILLS) / 5))
+	$(BIN)/python -m tests.long.crowd
+	$(BIN)/python -m tests.long.large
 
 # A real Redis of the release we follow. On a desk that cannot have one, the tests that want it skip and say why;
 # where CI is set, not having it is an error.

@@ -6,20 +6,23 @@
 
 All of them see the same keys, from any thread. A direct call goes through the same commands as a client's, but for
 the few that a worker calls for every entry (append, read one's share, acknowledge, release): these have a second,
-shorter way for the case that nobody has to be told (no log, no watcher, no waiting reader), and tests that hold both
-ways against each other.
+shorter way for the case that nobody has to be told but the log (no watcher, no waiting reader), and tests that hold
+both ways against each other.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import hiredis
 
+from millstream import kept
 from millstream.clock import Clock, SystemClock
 from millstream.engine.commands.group import deliver, deliver_next, has_new_entries, next_entries
 from millstream.engine.entries import Sealed, decode_fields
@@ -28,18 +31,20 @@ from millstream.engine.ids import MAX_KEY, text_of
 from millstream.engine.outcome import Reply
 from millstream.engine.pending import Consumer, PendingList
 from millstream.engine.stream import Stream
-from millstream.server.hub import Hub
+from millstream.server.hub import Hub, LogLine
 from millstream.server.resp import encode
 
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
+    from millstream.persistence.files import Files
     from millstream.server.listener import Endpoints
     from millstream.server.running import BackgroundServer
 
 Text = str | bytes
 Value = str | bytes | int | float
+Fsync = Literal["always", "everysec", "no"]
 References = Literal["KEEPREF", "DELREF", "ACKED"]
 ReleaseMode = Literal["SILENT", "FAIL", "FATAL"]
 
@@ -123,10 +128,29 @@ class AutoClaimed:
 
 
 class Broker:
-    """A stream broker in this process; in memory, gone when it is closed or dropped."""
+    """A stream broker in this process: in memory, gone when it is closed or dropped, or kept in a directory."""
 
-    def __init__(self, *, clock: Clock | None = None, db: int = 0) -> None:
-        self._hub = Hub(clock=clock or SystemClock())
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        appendfsync: Fsync = "everysec",
+        clock: Clock | None = None,
+        db: int = 0,
+        files: Files | None = None,
+    ) -> None:
+        """With a path everything is kept there, and what is there already is loaded.
+
+        `appendfsync` says when a change is safe from a power cut: before the call that made it returns (always),
+        within a second (everysec), when the system sees fit (no). A directory is one process's at a time:
+        PersistenceError names the other one. CorruptFile says where a damaged log is damaged. `files` are for tests.
+        """
+        directory = None if path is None else Path(path).absolute()
+        settings = None if directory is None else kept.settings(directory, appendfsync)
+        self._hub = Hub(clock=clock or SystemClock(), settings=settings)
+        self._is_kept = directory is not None
+        if directory is not None:
+            kept.open_in(self._hub, directory, files)
         self._db = db
         self._databases = self._hub.keyspace.databases
         self._settings = self._hub.keyspace.settings
@@ -135,8 +159,14 @@ class Broker:
         self._now_ms = self._hub.clock.now_ms
 
     def close(self) -> None:
-        """End what runs in the background; blocked readers are let go."""
-        self._hub.close()
+        """End what runs in the background; blocked readers are let go.
+
+        With a path: everything is on the disk then, or WriteFailed says why not; every later call is refused.
+        """
+        if self._is_kept:
+            kept.close(self._hub)
+        else:
+            self._hub.close()
 
     def __enter__(self) -> Broker:
         return self
@@ -261,7 +291,7 @@ class Broker:
         try:
             database = self._databases[self._db]
             stream = database.values.get(key)
-            if type(stream) is not Stream or hub.observed or key in database.expires:
+            if type(stream) is not Stream or (hub.observed and self._must_tell()) or key in database.expires:
                 return None
             now_ms = self._now_ms()
             start = new = now_ms << 64
@@ -279,9 +309,27 @@ class Broker:
             else:
                 stream.append_field(made, new, name, value, self._settings)
             hub.dirty += 1
+            if hub.keeps_log:
+                self._log((self._db, (b"XADD", key, made, *(flat or (name, value)))))
             return made
         finally:
             self._release()
+
+    def _must_tell(self) -> bool:
+        """Whether a change is somebody's business besides the log's, or may be refused; under the lock."""
+        hub = self._hub
+        return bool(not hub.keeps_log or hub.is_told or hub.has_waiters or hub.monitors or hub.gates)
+
+    def _log(self, *lines: LogLine) -> None:
+        """Log what a short way has done, as the long way would; back when that is as safe as was asked for."""
+        hub = self._hub
+        if hub.encoded:
+            hub.hand_in()  # what others did before
+        if hub.journal is not None:
+            hub.journal(list(lines))
+        refusal = hub.send_output()
+        if refusal is not None:
+            raise refusal
 
     def xtrim(
         self,
@@ -444,7 +492,8 @@ class Broker:
         try:
             database = self._databases[self._db]
             stream = database.values.get(key)
-            if type(stream) is not Stream or self._hub.observed or key in database.expires:
+            is_logged = self._hub.observed
+            if type(stream) is not Stream or (is_logged and self._must_tell()) or key in database.expires:
                 return None
             group = stream.groups.get(group_name)
             if group is None:
@@ -454,11 +503,16 @@ class Broker:
                 return None
             now_ms = self._now_ms()
             if count == 1 and claim_ms is None:
+                before = group.mark
                 one = deliver_next(stream, group, consumer, now_ms)
                 if one is not None:
                     consumer.seen_ms = now_ms
                     self._hub.dirty += 1
+                    if is_logged:
+                        self._log(*self._delivery(key, group, name, now_ms, before))
                     return {key: [Entry(one[0], one[1])]}
+            if is_logged:
+                return None  # how to log more than that is known to the long way
             entries = self._take(stream, group, consumer, now_ms, claim_ms, count)
             if not entries:
                 return None  # to wait, or to answer as the long way does
@@ -467,6 +521,19 @@ class Broker:
             return {key: entries}
         finally:
             self._release()
+
+    def _delivery(
+        self, key: bytes, group: Group, name: bytes, now_ms: int, before: bytes
+    ) -> tuple[LogLine, LogLine, LogLine, LogLine]:
+        """How the delivery of one new entry is logged."""
+        db, last = self._db, group.mark
+        read = -1 if group.entries_read is None else group.entries_read
+        claim = (
+            b"XCLAIM", key, group.name, name, b"0", last, b"TIME", b"%d" % now_ms, b"RETRYCOUNT", b"1", b"FORCE",
+            b"JUSTID", b"LASTID", before,
+        )  # fmt: skip
+        moved = (b"XGROUP", b"SETID", key, group.name, last, b"ENTRIESREAD", b"%d" % read)
+        return (db, (b"MULTI",)), (db, claim), (db, moved), (db, (b"EXEC",))
 
     def _take(
         self, stream: Stream, group: Group, consumer: Consumer, now_ms: int, claim_ms: int | None, limit: int | None
@@ -520,10 +587,13 @@ class Broker:
         if len(ids) == 1:
             self._acquire()
             try:
+                entry_id = ids[0] if type(ids[0]) is bytes else _raw(ids[0])
                 pending = self._pending_to_settle(key, group)
                 # an id that is not in canonical form is not found here, and takes the long way
-                if pending is not None and pending.remove(ids[0] if type(ids[0]) is bytes else _raw(ids[0])):
+                if pending is not None and pending.remove(entry_id):
                     self._hub.dirty += 1
+                    if self._hub.keeps_log:
+                        self._log((self._db, (b"XACK", _raw(key), _raw(group), entry_id)))
                     return 1
             finally:
                 self._release()
@@ -535,7 +605,7 @@ class Broker:
             key = _raw(key)
         database = self._databases[self._db]
         stream = database.values.get(key)
-        if type(stream) is not Stream or self._hub.observed or key in database.expires:
+        if type(stream) is not Stream or (self._hub.observed and self._must_tell()) or key in database.expires:
             return None
         found = stream.groups.get(group if type(group) is bytes else _raw(group))
         return None if found is None else found.pending
@@ -559,7 +629,7 @@ class Broker:
             entry_id = ids[0] if type(ids[0]) is bytes else _raw(ids[0])
             self._acquire()
             try:
-                pending = self._pending_to_settle(key, group)
+                pending = None if self._hub.keeps_log else self._pending_to_settle(key, group)
                 hold = None if pending is None else pending.by_id.get(entry_id)
                 if pending is not None and hold is not None:
                     pending.release(entry_id, hold.count)

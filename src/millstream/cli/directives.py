@@ -175,6 +175,8 @@ def _apply(found: Directives, directive: Directive) -> None:
             _declare_user(found, directive)
         elif name in OPTIONS:
             found.settings[name] = _value(found, directive)
+            if name in MEANINGLESS:
+                found.meaningless.append(name)
         elif name in MEANINGLESS:
             found.meaningless.append(name)
         else:

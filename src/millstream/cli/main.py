@@ -12,6 +12,7 @@ from millstream.cli import exporting, importing
 from millstream.cli import migrate as migrating
 from millstream.cli import serve as serving
 from millstream.cli import version as versions
+from millstream.cli import worker as working
 from millstream.cli.exits import Exit, Failure
 from millstream.errors import ConfigError, MillstreamError
 
@@ -33,6 +34,16 @@ def serve(
     settings: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG-FILE] [--NAME VALUE ...]")] = None,
 ) -> None:
     serving.serve(settings or [])
+
+
+@app.command(help=working.HELP, short_help="Run the handlers of a program's streams.")
+def worker(
+    targets: Annotated[list[str], typer.Argument(metavar="MODULE:NAME...", help="Streams of a program.")],
+    url: Annotated[str | None, typer.Option("--url", help="Where the streams are.")] = None,
+    metrics: Annotated[int | None, typer.Option("--metrics", help="A port for Prometheus, on loopback.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log everything.")] = False,
+) -> None:
+    working.run_workers(targets, url=url, metrics_port=metrics, verbose=verbose)
 
 
 @app.command(help=checking.HELP, short_help="Look for damage in a file that the server wrote.")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 import millstream
-from millstream.cli.directives import Directives, read_all
+from millstream.cli.directives import Directives, read_all, split_arguments
 from millstream.cli.exits import Exit, Failure
 from millstream.errors import ConfigError, CorruptFile
 from millstream.persistence.store import Opened, Store
@@ -78,6 +78,8 @@ def serve(arguments: list[str]) -> None:
     hub.libraries.keep_in(store)
     opened = _open(store)
     hub.store = store
+    file = split_arguments(arguments)[0]
+    hub.config_file = Path(file).resolve() if file not in (None, "-") else None
     gc.freeze()  # what was loaded lives as long as the server: do not look through it again and again
     gc.set_threshold(*_GC)
     server = Server(hub, endpoints)
@@ -95,8 +97,7 @@ def _open(store: Store) -> Opened:
     try:
         return store.open()
     except CorruptFile as error:
-        hint = f"`millstream check {error.path}` says more, and with --fix cuts it behind the last whole command"
-        raise Failure(f"{error}\n{hint}", Exit.DAMAGED) from error
+        raise Failure(f"{error}\n{error.hint}", Exit.DAMAGED) from error
 
 
 def _make_hub(directives: Directives) -> Hub:

@@ -169,10 +169,25 @@ class RealFiles:
         fd = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
+            holder = os.pread(fd, 20, 0).decode(errors="replace").strip()
             os.close(fd)
-            raise PersistenceError(f"{directory} is in use by another broker") from error
+            raise PersistenceError(f"{directory} is in use by another broker{_named(holder)}") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        # The system lets go of a lock when its holder dies: what is written in it only says whom to ask. On a full
+        # disk it says nothing.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         return RealHandle(fd).close
+
+
+def _named(holder: str) -> str:
+    if not holder.isdigit():
+        return ""
+    return f", process {holder}" + (" (this one)" if int(holder) == os.getpid() else "")
 
 
 class Source:

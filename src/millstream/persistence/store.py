@@ -170,10 +170,11 @@ class Store:
 
     def _connect(self) -> None:
         host = self._host
-        host.gates.append(self._gate)
         host.setting_hooks.append(self._setting_changed)
         host.before_replies = self.before_replies
-        host.journal = self._journal.append if self._journal is not None else None
+        self.background.snapshots.on_end = self._guard
+        self._guard()
+        self._offer_journal()
         host.keep_swept()
         if self._in_background:
             self._keeper = Keeper(self)
@@ -191,6 +192,7 @@ class Store:
             if self._unlock is None:
                 return
             try:
+                self._finish_base()
                 if self._journal is not None:
                     self._journal.flush(sync=True)
             except OSError as error:
@@ -199,12 +201,23 @@ class Store:
                 self._disconnect()
                 self._let_go()
 
+    def abandon(self) -> None:
+        """In the child of a fork: give back the files as they are, they are the parent's. Waits for nobody."""
+        self._let_go()
+
     def _disconnect(self) -> None:
         host = self._host
-        host.gates.remove(self._gate)
+        self.background.snapshots.on_end = None
+        if self._gate in host.gates:
+            host.gates.remove(self._gate)
         host.setting_hooks.remove(self._setting_changed)
         host.before_replies = None
-        host.journal = None
+        host.journal = host.encoded_journal = None
+
+    def _offer_journal(self) -> None:
+        journal = self._journal
+        self._host.journal = journal.append if journal is not None else None
+        self._host.encoded_journal = journal.append_encoded if journal is not None else None
 
     def _let_go(self) -> None:
         self._stop_log()
@@ -248,6 +261,7 @@ class Store:
         if self._failure is not None:
             logger.warning("The log can be written again, nothing was lost: %s", self._directory)
             self._failure = None
+            self._guard()
         return None
 
     def _syncs_always(self, journal: Journal) -> bool:
@@ -279,9 +293,19 @@ class Store:
         if self._failure is None:
             logger.error("The log cannot be written, refusing commands that write: %s", error)
         self._failure = error
+        self._guard()
         if self._keeper is not None:
             self._keeper.hurry()
         return misconf(error)
+
+    def _guard(self) -> None:
+        """Have the gate asked only while there is something to refuse: it costs every command a call."""
+        gates = self._host.gates
+        is_needed = self._failure is not None or self.background.snapshots.last_failed
+        if is_needed and self._gate not in gates:
+            gates.append(self._gate)
+        elif not is_needed and self._gate in gates:
+            gates.remove(self._gate)
 
     def _gate(self, session: Any, row: Command, argv: list[bytes]) -> CommandError | None:
         """Refuse commands that write while that could not be kept."""
@@ -371,18 +395,33 @@ class Store:
                 self._start_log()
             else:
                 self._end_log()
-        except OSError as error:
+        except (OSError, WriteFailed) as error:
             self._config.put("appendonly", b"no" if on else b"yes")
             logger.error("The log cannot be turned %s: %s", "on" if on else "off", error)
             raise fault(CANNOT_TURN) from error
-        self._host.journal = self._journal.append if self._journal is not None else None
+        self._offer_journal()
 
     def _start_log(self) -> None:
-        """Begin a log that holds what is in memory now. Everybody waits, so that it is there once this is answered."""
-        self.background.cancel()
+        """Begin a log with what is in memory now. As in Redis its base is written in the background, and until it is
+        there a crash leaves what there was before: INFO tells, aof_rewrite_in_progress and aof_rewrite_scheduled.
+        """
+        background = self.background
+        if background.rewrites.started_ms is not None:  # of a log that is off, for which it would count
+            background.cancel()
         journal = self._journal_to_rewrite()
-        self.background.new_log(journal)
+        if background.is_busy:  # with a snapshot
+            journal.switch(is_first=True)
+            background.is_rewrite_scheduled = True
+        else:
+            background.begin_rewrite(journal, is_log_on=True, is_first=True)
         self._journal = journal
+
+    def _finish_base(self) -> None:
+        """If the log still waits for its first base, write that now."""
+        if self._journal is not None and self._journal.is_waiting:
+            self.background.cancel()
+            self.background.is_rewrite_scheduled = False
+            self.background.new_log(self._journal)
 
     def _end_log(self) -> None:
         assert self._journal is not None
@@ -390,9 +429,11 @@ class Store:
         self._journal.flush(sync=True)
         self._stop_log()
         self._failure = None
+        self._guard()
 
     def reload_log(self) -> None:
         """DEBUG LOADAOF: forget everything and load the log."""
+        self._finish_base()
         journal = self._journal_to_rewrite()
         journal.flush(sync=True)
         if not journal.exists():
@@ -401,13 +442,22 @@ class Store:
         self._replay(journal)
         self._host.keep_swept()
 
-    def reload_snapshot(self, *, save: bool = True, forget: bool = True) -> None:
-        """DEBUG RELOAD: write a snapshot, forget everything and load it."""
+    def reload_snapshot(self, *, save: bool = True, forget: bool = True, merge: bool = False) -> None:
+        """DEBUG RELOAD: write a snapshot, forget everything and load it.
+
+        What is not to be forgotten must not be in the snapshot too, unless the two are to be merged.
+        """
         if save:
             self.background.save()
-        if forget:
+        kept = [(dict(db.values), dict(db.expires)) for db in self._host.keyspace] if merge and not forget else []
+        if forget or merge:
             self._forget_everything()
         self._load_snapshot()
+        for db, (values, expires) in zip(self._host.keyspace, kept, strict=False):
+            for key in values.keys() - db.values.keys():
+                db.values[key] = values[key]
+                if key in expires:
+                    db.expires[key] = expires[key]
         self._host.keep_swept()
 
     def _forget_everything(self) -> None:

@@ -1,0 +1,433 @@
+"""One consumer of a group: what a worker does with the server, without loops, threads or handlers.
+
+    fetch ──▶ deliveries ──▶ (somebody works) ──▶ settle
+                 │ renew, while they work
+    maintain: delayed entries due, ghosts, silent consumers
+
+Every method is one call or a few, in the order that loses nothing if the process ends between any two of them. The
+worker puts threads around it, Spark its own tasks, and the test kit one thread that ends it wherever it likes.
+
+Time for deciding when to look again is taken from a watch that cannot jump; leases are measured by the server alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from millstream.client.backend import RESENDS, pause_s
+from millstream.client.calls import Call
+from millstream.client.capabilities import Capabilities
+from millstream.delivery.entries import Delivery
+from millstream.delivery.keys import Keys
+from millstream.delivery.recorder import NullRecorder, Recorder
+from millstream.delivery.rfc import RfcRecovery
+from millstream.delivery.settings import Settings
+from millstream.delivery.settlement import Ack, DeadLetter, Discard, Later, Reason, Release, Settlement
+from millstream.delivery.steps import Settle, Steps
+from millstream.delivery.watch import ServerWatch
+from millstream.errors import BackendError, ServerReplied, Unavailable
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+SCAN_EVERY_MS = 500  # on servers without CLAIM: how soon something released or due is found by a consumer that waits
+SETTLE_AT_ONCE = 500  # items a call; more only make other clients wait longer
+RENEW_AT_ONCE = 500
+DEPTH_EVERY_MS = 10_000  # how often gauges are brought up to date
+
+
+class Runs(Protocol):
+    """What a consumer needs of a backend."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def is_cluster(self) -> bool: ...
+
+    def run(self, call: Call[T]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one settlement."""
+
+    delivery: Delivery
+    settlement: Settlement
+    code: int | str  # 1 settled, 0 no longer pending, perhaps our own doing, -1 somebody else's; or the server's error
+
+    @property
+    def is_lost(self) -> bool:
+        return self.code == -1
+
+    @property
+    def error(self) -> str | None:
+        return self.code if isinstance(self.code, str) else None
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A member of a group."""
+
+    backend: Runs
+    stream: bytes
+    group: bytes
+    name: bytes
+    settings: Settings
+    watch_ms: Callable[[], int]  # a clock that never jumps
+    recorder: Recorder = field(default_factory=NullRecorder)
+    keys: Keys = field(init=False)
+    steps: Steps = field(init=False)
+    rfc: RfcRecovery | None = field(init=False, default=None)
+    watch: ServerWatch = field(init=False)
+    _cursor: bytes = b"0-0"
+    _ghost_cursor: bytes = b"0-0"
+    _rank: int = 0
+    _next_scan_ms: int = 0
+    _next_sweep_ms: int = 0
+    _next_promote_ms: int = 0
+    _next_reap_ms: int = 0
+    _next_depth_ms: int = 0
+    _is_sure_of_clock: bool = False
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.recorder = self.recorder.bind(self.stream.decode("utf-8", "replace"), self.group.decode("utf-8", "replace"))
+        self.keys = keys_of(self.stream, settings)
+        if self.backend.is_cluster:
+            self.keys.require_one_slot()
+        self.steps = Steps(
+            self.keys, self.group, self.backend.capabilities, settings.field_prefix.encode(),
+            keep_done=settings.retain == "all", lease_ms=round(settings.min_idle_s * 1000),
+        )  # fmt: skip
+        self.watch = ServerWatch(max(1000, self.steps.lease_ms // 4), self.steps.lease_ms)
+        if settings.recovery == "rfc":
+            self.rfc = RfcRecovery(self.steps, settings, self.recorder, self.watch, self.watch_ms)
+            self._next_scan_ms = self.watch_ms() + self.rfc.next_interval_ms()  # the first one is a part of `open`
+
+    @property
+    def has_locks(self) -> bool:
+        return self.settings.has_lock_keys
+
+    @property
+    def makes_copies(self) -> bool:
+        """Whether a retry is a new entry, as the RFC has it; else the entry stays where it is."""
+        return self.rfc is not None or self.settings.redeliver == "copy"
+
+    @property
+    def keeps_dead(self) -> bool:
+        return self.settings.dead_letter is not Discard
+
+    @property
+    def can_claim_read(self) -> bool:
+        return self.rfc is None and self.backend.capabilities.claim_read
+
+    def open(self) -> None:
+        """Make stream and group unless they are there; with the RFC's recovery, look for the dead before all else."""
+        self.backend.run(self.steps.create_group(self.settings.group_start))
+        self.check_clock()
+        if self.rfc is not None:
+            started = self.watch_ms()
+            scan = self.rfc.scan(self.backend)
+            self.recorder.startup_recovery(scan.is_whole, scan.recovered, (self.watch_ms() - started) / 1000)
+            if scan.is_whole and not scan.seen:
+                logger.info("no unacknowledged entries of %r are old enough to be recovered", self.stream)
+
+    # Getting
+
+    def fetch(self, credit: int, block_s: float) -> list[Delivery]:
+        """Up to `credit` deliveries: what was left behind first, then what is new; waits up to `block_s` for one.
+
+        Those that must not be handled (delivered too often, expired, meant for another group) are settled here.
+        """
+        try:
+            found = self._fetch(credit, round(block_s * 1000))
+        except ServerReplied as error:
+            if error.code != "NOGROUP":
+                self._is_sure_of_clock = False
+                raise
+            # somebody removed the group or the stream: begin again, as at the start
+            logger.warning("group %r of stream %r is gone and is made anew", self.group, self.stream)
+            self.backend.run(self.steps.create_group(self.settings.group_start))
+            return []
+        except BackendError:
+            self._is_sure_of_clock = False  # another server may answer next time
+            raise
+        if found:
+            self._note_found(found)
+        return self._handled(found)
+
+    def _note_found(self, found: list[Delivery]) -> None:
+        if self.has_locks:
+            try:
+                self.renew((delivery.id, delivery.number) for delivery in found)
+            except BackendError as error:  # they are ours by the pending list, and the next heartbeat writes the locks
+                logger.warning("the locks of %d entries of %r are not written yet: %s", len(found), self.stream, error)
+        self.recorder.delivered(len(found))
+        for _ in found:
+            self.recorder.lock_acquisition(True, 0.0)
+        if taken := sum(delivery.number > 1 or delivery.idle_ms > 0 for delivery in found):
+            self.recorder.recovered(taken)
+
+    def _fetch(self, credit: int, block_ms: int) -> list[Delivery]:
+        if not self._is_sure_of_clock:
+            self.check_clock()
+        now = self.watch_ms()
+        is_paused = self.watch.is_paused(now)
+        if self.can_claim_read:
+            min_idle = None if is_paused else self.steps.lease_ms
+            return self.backend.run(self.steps.read(self.name, credit, max(1, block_ms) if block_ms else None, min_idle))
+        if self.rfc is not None:  # its scan is a part of `maintain`: it appends copies, and needs no room here
+            return self.backend.run(self.steps.read(self.name, credit, block_ms or None))
+        if now >= self._next_scan_ms:
+            found = self._scan(credit, now, is_paused)
+            if found:
+                return found
+        # never longer than until the next look: nothing else tells us of what is released or falls due
+        block_ms = min(block_ms, max(1, self._next_scan_ms - self.watch_ms()))
+        return self.backend.run(self.steps.read(self.name, credit, block_ms or None))
+
+    def _scan(self, credit: int, now: int, is_paused: bool) -> list[Delivery]:
+        self._next_scan_ms = now + SCAN_EVERY_MS
+        if is_paused:
+            return []
+        found = self.backend.run(
+            self.steps.recover(
+                self.name, credit, min_idle_ms=self.steps.lease_ms, cursor=self._cursor,
+                tombstones=self.keeps_dead, expected_ms=self.watch.expected_ms(now),
+                tolerance_ms=self.watch.tolerance_ms,
+            )  # fmt: skip
+        )
+        self._look_at_clock(found.server_ms)
+        self._cursor = found.cursor
+        self._note_trimmed(found.trimmed)
+        if len(found.deliveries) >= credit:
+            self._next_scan_ms = 0  # there may be more: at once
+        elif found.next_due_ms is not None:
+            self._next_scan_ms = min(self._next_scan_ms, now + found.next_due_ms)
+        return found.deliveries
+
+    def take_due(self, credit: int) -> list[Delivery]:
+        """What falls due now, without waiting: for a retry whose time is known while `fetch` waits for new entries."""
+        if self.rfc is not None:
+            return []
+        found = self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms()))
+        if found:
+            self._note_found(found)
+        return self._handled(found)
+
+    def attempt(self, delivery: Delivery) -> int:
+        """Which try this is, from 1: by the server's counter, and the RFC's field where copies are made."""
+        return self.retry_count(delivery) + 1
+
+    def retry_count(self, delivery: Delivery) -> int:
+        """Retries before this delivery, for handlers: in place, and as copies where these are made.
+
+        Both count where both can be: a copy whose consumer died may have been taken over in its place.
+        """
+        text = delivery.by_name.get(self.steps.prefix + b"retry_count", b"0") if self.makes_copies else b"0"
+        return max(0, delivery.number - 1) + (int(text) if text.isdigit() else 0)
+
+    def original_id(self, delivery: Delivery) -> bytes:
+        """The id that the entry had first; copies and redriven entries remember it."""
+        return delivery.by_name.get(self.steps.prefix + b"original_id", delivery.id)
+
+    def _handled(self, found: list[Delivery]) -> list[Delivery]:
+        """Those that are for handlers; the others are settled."""
+        verdicts = [(delivery, self._verdict(delivery)) for delivery in found]
+        self.settle([(delivery, verdict) for delivery, verdict in verdicts if verdict is not None])
+        return [delivery for delivery, verdict in verdicts if verdict is None]
+
+    def _verdict(self, delivery: Delivery) -> Settlement | None:
+        fields = delivery.by_name
+        prefix = self.steps.prefix
+        if fields.get(prefix + b"redrive_group", self.group) != self.group:
+            return Ack()  # a dead letter of another group, redriven: it was done here before
+        expires = fields.get(prefix + b"expires_at", b"")
+        if expires.isdigit() and (now := self.watch.expected_ms(self.watch_ms())) is not None and now >= int(expires):
+            return DeadLetter(Reason.EXPIRED, f"not handled by {int(expires)} (Unix time in ms)")
+        # A failure at the limit is dead-lettered when it is settled: one that comes beyond it was never settled.
+        if self.attempt(delivery) > self.settings.max_retries + 1:
+            return DeadLetter(
+                Reason.CRASHED, f"{self.attempt(delivery) - 1} deliveries, and the last ended without an answer"
+            )
+        return None
+
+    # Keeping
+
+    def renew(self, held: Iterable[tuple[bytes, int]]) -> set[bytes]:
+        """Start leases anew; the ids that are ours no longer."""
+        lock_ms = round(self.settings.lease * 1000) if self.has_locks else 0
+        items, lost = list(held), set[bytes]()
+        for first in range(0, len(items), RENEW_AT_ONCE):
+            page = items[first : first + RENEW_AT_ONCE]
+            renewed = self.backend.run(self.steps.renew(self.name, page, lock_ms))
+            self._look_at_clock(renewed.server_ms)
+            lost.update(renewed.lost)
+        self.recorder.lock_extension(True, len(items) - len(lost))
+        if lost:
+            self.recorder.lock_extension(False, len(lost))
+        return lost
+
+    # Ending
+
+    def settle(
+        self, settlements: Sequence[tuple[Delivery, Settlement]], *, is_repeat: bool = False
+    ) -> list[Settled]:
+        """End deliveries; what became of each. Errors of single ones are in the answer, the others are settled.
+
+        `is_repeat`: an earlier call with some of these ended without an answer, and may have settled them.
+        """
+        results: list[Settled] = []
+        for first in range(0, len(settlements), SETTLE_AT_ONCE):
+            page = settlements[first : first + SETTLE_AT_ONCE]
+            items = [self._item(delivery, settlement) for delivery, settlement in page]
+            codes = self._send(self.steps.settle(self.name, items, has_locks=self.has_locks), is_repeat)
+            results += [
+                Settled(delivery, settlement, code) for (delivery, settlement), code in zip(page, codes, strict=True)
+            ]
+        for result in results:
+            self._record(result)
+            if isinstance(result.settlement, Later) and self.rfc is None:
+                self._next_scan_ms = min(self._next_scan_ms, self.watch_ms() + round(result.settlement.delay_s * 1000))
+        return results
+
+    def _send(self, call: Call[list[int | str]], is_repeat: bool) -> list[int | str]:
+        """The codes of a settlement. "No longer pending" means two things: if the call was sent again it may be its own
+        doing; if it was sent once, somebody else has taken the entry over and ended it, and we are late."""
+        for attempt in range(RESENDS):
+            try:
+                codes = self.backend.run(replace(call, can_resend=False))
+                return codes if is_repeat else [-1 if code == 0 else code for code in codes]
+            except Unavailable:
+                if attempt == RESENDS - 1:
+                    raise
+            is_repeat = True
+            time.sleep(pause_s(attempt))
+        raise AssertionError("unreachable")
+
+    def _item(self, delivery: Delivery, settlement: Settlement) -> Settle:
+        match settlement:
+            case Ack():
+                return Settle(delivery.id, delivery.number)
+            case Release():
+                if self.rfc is not None:  # its readers take new entries only: what is nobody's would wait for a scan
+                    return Settle(delivery.id, delivery.number, "copy", (self.retry_count(delivery),))
+                return Settle(delivery.id, delivery.number, "release")
+            case Later(delay_s=delay_s):
+                if self.makes_copies:
+                    again, delay_ms = self.retry_count(delivery) + 1, round(delay_s * 1000)
+                    if delay_ms > 0:
+                        return Settle(delivery.id, delivery.number, "copy_later", (again, delay_ms))
+                    return Settle(delivery.id, delivery.number, "copy", (again,))
+                return Settle(delivery.id, delivery.number, "retry", (round(delay_s * 1000),))
+            case DeadLetter():
+                if not self.keeps_dead:
+                    return Settle(delivery.id, delivery.number, "discard")
+                return Settle(delivery.id, delivery.number, "reject", self._epitaph(delivery, settlement))
+
+    def _epitaph(self, delivery: Delivery, dead: DeadLetter) -> tuple[bytes | str | int, ...]:
+        # else the step takes the server's count
+        attempts = ("attempts", self.attempt(delivery)) if self.makes_copies else ()
+        return (
+            *attempts, "stream", self.stream, "group", self.group, "consumer", self.name,
+            "retry_count", max(0, self.attempt(delivery) - 1),
+            "first_at", self.original_id(delivery).split(b"-", 1)[0],
+            "reason", str(dead.reason), "error", dead.error, "traceback", dead.traceback,
+        )  # fmt: skip
+
+    def _record(self, result: Settled) -> None:
+        if result.error is not None:
+            logger.error("%s of %r stays pending: %s", result.delivery.id.decode(), self.stream, result.error)
+        elif result.is_lost:
+            self.recorder.lease_lost()
+            self.recorder.lock_release(False)
+            logger.warning("the lease on %s of %r was lost", result.delivery.id.decode(), self.stream)
+        elif result.code == 1:
+            self.recorder.settled(type(result.settlement).__name__.lower())
+            self.recorder.lock_release(True)
+            if isinstance(result.settlement, DeadLetter):
+                if self.keeps_dead:
+                    self.recorder.dead(str(result.settlement.reason))
+                    if self.makes_copies:
+                        self.recorder.dlq()
+                else:
+                    self.recorder.discarded(str(result.settlement.reason))
+                    logger.error("%s of %r is dropped, as dead letters are discarded here: %s",
+                                 result.delivery.id.decode(), self.stream, result.settlement.error)  # fmt: skip
+
+    # Keeping house
+
+    def maintain(self) -> float:
+        """Do what is due: delayed entries, parked retries, ghosts, silent consumers. Seconds until it is due again."""
+        now = self.watch_ms()
+        if now >= self._next_promote_ms:
+            self._promote(now)
+        if self.rfc is None:
+            if now >= self._next_sweep_ms:
+                self._sweep(now)
+        elif now >= self._next_scan_ms and not self.watch.is_paused(now) and not self.rfc.walk(self.backend):
+            self._next_scan_ms = now + self.rfc.next_interval_ms()
+        if now >= self._next_reap_ms:
+            self._next_reap_ms = now + round(self.settings.reap_idle * 500)
+            self.backend.run(self.steps.reap(round(self.settings.reap_idle * 1000)))
+        if now >= self._next_depth_ms:
+            self._next_depth_ms = now + DEPTH_EVERY_MS
+            self._note_depths()
+        next_ms = min(self._next_promote_ms, self._next_sweep_ms if self.rfc is None else self._next_scan_ms)
+        if self.rfc is not None and self.watch.is_paused(now):
+            next_ms = self._next_promote_ms
+        return max(0.0, (next_ms - self.watch_ms()) / 1000)
+
+    def _note_depths(self) -> None:
+        account = self.backend.run(self.steps.audit())
+        self.recorder.pel_depth(account.pending)
+        self.recorder.delayed_depth(account.delayed)
+        self.recorder.lag(account.undelivered)
+
+    def _promote(self, now: int) -> None:
+        done = self.backend.run(self.steps.promote(rank=self._rank, with_retries=self.rfc is None))
+        self._look_at_clock(done.server_ms)
+        self._rank = done.next_rank
+        wait_ms = min(1000, self.steps.lease_ms // 3)
+        if self._rank:
+            wait_ms = 0
+        elif done.next_due_ms is not None:
+            wait_ms = min(wait_ms, done.next_due_ms)
+        self._next_promote_ms = now + wait_ms
+
+    def _sweep(self, now: int) -> None:
+        """Clear away pending entries whose stream entry is gone, a page at a time."""
+        found = self.backend.run(
+            self.steps.recover(self.name, 0, min_idle_ms=self.steps.lease_ms, cursor=self._ghost_cursor,
+                               tombstones=self.keeps_dead)  # fmt: skip
+        )
+        self._ghost_cursor = found.cursor
+        self._note_trimmed(found.trimmed)
+        is_through = found.cursor == b"0-0"
+        self._next_sweep_ms = now + (round(self.settings.reconcile_every * 1000) if is_through else 100)
+
+    def _note_trimmed(self, trimmed: Sequence[bytes]) -> None:
+        if trimmed:
+            self.recorder.trimmed(len(trimmed))
+            logger.error("%d pending entries of %r were trimmed away, the first %s",
+                         len(trimmed), self.stream, trimmed[0].decode())  # fmt: skip
+
+    def check_clock(self) -> None:
+        """Look at the server's clock; recovery waits if it has jumped."""
+        self._look_at_clock(self.backend.run(self.steps.server_time()))
+        self._is_sure_of_clock = True
+
+    def _look_at_clock(self, server_ms: int) -> None:
+        if self.watch.look(server_ms, self.watch_ms()):
+            logger.warning("the server's clock has jumped: nothing is taken over for %d ms", self.watch.pause_ms)
+
+
+def keys_of(stream: bytes, settings: Settings) -> Keys:
+    """The keys around a stream under these settings."""
+    named = "" if settings.dead_letter is Discard else str(settings.dead_letter)
+    return Keys(stream, named.encode())

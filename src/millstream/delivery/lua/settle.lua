@@ -1,0 +1,128 @@
+-- End deliveries, each only if it is still the caller's: owner and delivery number must be as they were given.
+-- KEYS  stream, dead letters, the group's retries, meta, delayed entries, and with lock keys the lock of each item
+-- ARGV  group, consumer, flags, prefix, lease ms, then of each item: id, delivery number ('' any), verb, arguments:
+--         ack | release | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
+--         reject <n> <n names and values>
+-- Back  a code for each item: 1 settled, 0 no longer pending (settled before), -1 somebody else's, or an error text
+
+local stream, dlq, retries, meta, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local group, consumer, flags, prefix, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local codes, acked, is_gone, done, dead, discarded, copied, trimmed, released = {}, {}, {}, 0, 0, 0, 0, 0, 0
+local was_retried = redis.call('EXISTS', retries) == 1
+local now = now_ms()
+
+-- Give an entry to nobody; on a server with XNACK it goes to the head of the line by itself. Elsewhere the time it was
+-- delivered at becomes the number of the release: longer ago than any delivery, and in the order of the releases.
+local function let_go(id, deliveries, mode)
+  if has(flags, 'n') then
+    redis.call('XNACK', stream, group, mode, 'IDS', 1, id)
+    released = released + 1
+    return
+  end
+  local place = redis.pcall('HINCRBY', meta, 'released:' .. group, 1)
+  local words = {'TIME', failed(place) and 0 or whole(place), 'JUSTID'}
+  if mode == 'SILENT' and deliveries > 0 and deliveries < 2 ^ 53 then
+    words[4], words[5] = 'RETRYCOUNT', whole(deliveries - 1)
+  end
+  redis.call('XCLAIM', stream, group, RELEASED, 0, id, unpack(words))
+end
+
+-- Let an entry wait in its place. Up to a lease the idle time says when it is due, which a CLAIM read understands by
+-- itself; the sorted set has the exact time. When memory is full the set may not be written: it is then due earlier.
+local function put_off(id, delay)
+  local since = now
+  if delay <= lease then since = now + delay - lease end
+  -- A blocked CLAIM read learns of a new due time only when it is woken, and of these two only XNACK wakes it.
+  if has(flags, 'n') then redis.call('XNACK', stream, group, 'FAIL', 'IDS', 1, id) end
+  redis.call('XCLAIM', stream, group, DELAYED, 0, id, 'TIME', whole(since), 'JUSTID')
+  redis.pcall('ZADD', retries, whole(now + delay), id)
+end
+
+-- Let a copy wait beside the stream, as an entry that was published with a delay.
+local function append_later(id, deliveries, words, delay)
+  local order = string.format('%010.0f%06d', tonumber(string.match(id, '^%d+')) % 1e10, string.match(id, '%d+$') % 1e6)
+  local name = redis.sha1hex(#group .. ':' .. group .. id .. ':' .. whole(deliveries))
+  return redis.pcall('ZADD', delayed, whole(now + delay), order .. string.sub(name, 1, 20) .. cmsgpack.pack(words))
+end
+
+local i, item = 6, 0
+while i <= #ARGV do
+  item = item + 1
+  local id, number, verb = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local first, last = i + 3, i + 2
+  if verb == 'retry' or verb == 'copy' then
+    last = first
+  elseif verb == 'copy_later' then
+    last = first + 1
+  elseif verb == 'reject' then
+    first = i + 4
+    last = i + 3 + tonumber(ARGV[i + 3])
+  end
+  local owner, deliveries = held(stream, group, id)
+  local code = 1
+  if owner == nil or is_gone[id] then  -- gone: named twice in this call
+    code = 0
+  elseif owner ~= consumer or (number ~= '' and tonumber(number) ~= deliveries) then
+    -- Given back by the caller's own first call, whose reply was lost? Then nobody has it, and as often delivered.
+    local is_nobodys = owner == '' or owner == RELEASED or owner == DELAYED
+    local before = verb == 'release' and deliveries + 1 or deliveries
+    code = (is_nobodys and verb ~= 'ack' and tonumber(number) == before) and 0 or -1
+  elseif verb == 'ack' then
+    acked[#acked + 1] = id
+    done = done + 1
+  elseif verb == 'discard' then
+    acked[#acked + 1] = id
+    discarded = discarded + 1
+  elseif verb == 'release' then
+    let_go(id, deliveries, 'SILENT')
+  elseif verb == 'retry' then
+    local delay = tonumber(ARGV[first])
+    if delay > 0 then put_off(id, delay) else let_go(id, deliveries, 'FAIL') end
+  else
+    -- Both add an entry first and acknowledge last: an error in between leaves the entry where it was.
+    local entry = redis.call('XRANGE', stream, id, id)[1]
+    local fields = entry and entry[2] or {}
+    local reply
+    local is_copy = verb == 'copy' or verb == 'copy_later'
+    if is_copy and entry then
+      local words, origin = lineage(fields, prefix, id)
+      for _, word in ipairs({prefix .. 'retry_count', ARGV[first], prefix .. 'original_id', origin.original_id}) do
+        words[#words + 1] = word
+      end
+      if verb == 'copy' then
+        reply = append(stream, words)
+      else
+        reply = append_later(id, deliveries, words, tonumber(ARGV[last]))
+      end
+      if not failed(reply) then copied = copied + 1 end
+    elseif is_copy then
+      trimmed = trimmed + 1
+    elseif verb == 'reject' then
+      local about = {'dead_at', whole(now)}
+      if ARGV[first] ~= 'attempts' then about[3], about[4] = 'attempts', whole(deliveries) end
+      for k = first, last do about[#about + 1] = ARGV[k] end
+      reply = bury(dlq, fields, prefix, id, about)
+      if not failed(reply) then dead = dead + 1 end
+    end
+    if failed(reply) then
+      code = reply.err
+    else
+      acked[#acked + 1] = id
+    end
+  end
+  if acked[#acked] == id then is_gone[id] = true end
+  codes[item] = code
+  if KEYS[5 + item] and (code == 0 or code == 1) then  -- with an error the entry is still ours, and so is its lock
+    if redis.call('GET', KEYS[5 + item]) == consumer then redis.call('DEL', KEYS[5 + item]) end
+  end
+  i = last + 1
+end
+acknowledge(stream, group, flags, acked)
+if was_retried then on_ids(acked, function(...) redis.pcall('ZREM', retries, ...) end) end
+count(meta, 'done:' .. group, done)
+count(meta, 'dead:' .. group, dead)
+count(meta, 'discarded:' .. group, discarded)
+count(meta, 'copied:' .. group, copied)
+count(meta, 'trimmed:' .. group, trimmed)
+count(meta, 'released:' .. group, released)
+return codes

@@ -1,0 +1,137 @@
+-- What every step uses. A step is this text and its own behind it; it touches only the keys it is given.
+--
+-- Two consumers are nobody: '~released' has what a server without XNACK cannot release, '~delayed' what waits for its
+-- retry. An entry of theirs is in nobody's hands, so no lease of a worker can be on it.
+-- Letters in `flags`: n XNACK, d XACKDEL, t trimming by ACKED, c XREADGROUP CLAIM, k keep entries that are done.
+
+local RELEASED, DELAYED = '~released', '~delayed'
+
+local function has(flags, letter)
+  return string.find(flags, letter, 1, true) ~= nil
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- Who has an entry: owner, deliveries, idle time; nil when it is not pending. Released entries have the owner ''.
+local function held(stream, group, id)
+  local row = redis.call('XPENDING', stream, group, id, id, 1)[1]
+  if row then
+    return row[2] or '', tonumber(row[4]), tonumber(row[3])
+  end
+end
+
+-- Names and values of an XINFO row as a table.
+local function as_table(row)
+  local found = {}
+  for i = 1, #row, 2 do
+    found[row[i]] = row[i + 1]
+  end
+  return found
+end
+
+-- Is the id a behind the id b? Compared as text: a Lua number cannot hold 64 bits.
+local function is_after(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  if #a_ms ~= #b_ms then return #a_ms > #b_ms end
+  if a_ms ~= b_ms then return a_ms > b_ms end
+  if #a_seq ~= #b_seq then return #a_seq > #b_seq end
+  return a_seq > b_seq
+end
+
+-- Run a command on ids, a thousand at a time: unpack has a limit.
+local function on_ids(ids, run)
+  for first = 1, #ids, 1000 do
+    run(unpack(ids, first, math.min(first + 999, #ids)))
+  end
+end
+
+-- Has an entry been read and acknowledged by all groups, as ACKED means it?
+local function is_done(stream, groups, id)
+  for _, row in ipairs(groups) do
+    local found = as_table(row)
+    if is_after(id, found['last-delivered-id']) or held(stream, found['name'], id) then return false end
+  end
+  return true
+end
+
+-- Delete those of the ids that every group has read and acknowledged, as XACKDEL ACKED does.
+local function delete_if_done(stream, ids)
+  local groups, done = redis.call('XINFO', 'GROUPS', stream), {}
+  for _, id in ipairs(ids) do
+    if is_done(stream, groups, id) then done[#done + 1] = id end
+  end
+  on_ids(done, function(...) redis.call('XDEL', stream, ...) end)
+end
+
+-- Take entries off the pending list, and out of the stream when no group needs them any more.
+local function acknowledge(stream, group, flags, ids)
+  if #ids == 0 then return end
+  if has(flags, 'd') and not has(flags, 'k') then
+    on_ids(ids, function(...)
+      redis.call('XACKDEL', stream, group, 'ACKED', 'IDS', select('#', ...), ...)
+    end)
+    return
+  end
+  on_ids(ids, function(...) redis.call('XACK', stream, group, ...) end)
+  if not has(flags, 'k') then delete_if_done(stream, ids) end
+end
+
+-- Count something for the audit. After a write of this step memory limits no longer refuse it; if the key is of
+-- another type the count is not worth an error.
+local function count(meta, name, by)
+  if by > 0 then redis.pcall('HINCRBY', meta, name, by) end
+end
+
+-- The fields of an entry without our own lineage, and the lineage: first id, retries so far, times redriven.
+local function lineage(fields, prefix, id)
+  local plain, found = {}, {original_id = id, retry_count = '0', redriven = '0'}
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    if string.sub(name, 1, #prefix) == prefix and found[string.sub(name, #prefix + 1)] then
+      found[string.sub(name, #prefix + 1)] = fields[i + 1]
+    else
+      plain[#plain + 1] = name
+      plain[#plain + 1] = fields[i + 1]
+    end
+  end
+  return plain, found
+end
+
+-- Append an entry: its id, or an error reply. What unpack raises when there are too many words, no pcall would catch.
+local MOST_WORDS = 7000
+local function append(key, words)
+  if #words > MOST_WORDS then
+    return {err = 'ERR an entry with more than ' .. MOST_WORDS / 2 .. ' fields cannot be appended by a script'}
+  end
+  return redis.pcall('XADD', key, '*', unpack(words))
+end
+
+-- Append a dead letter: the entry's own fields, then what is known about its end; the last field says how many pairs
+-- are ours, so that a redrive finds the entry's own again whatever they are called. An error reply if it cannot be.
+local function bury(dlq, fields, prefix, id, about)
+  local record, origin = lineage(fields, prefix, id)
+  local first = #record
+  local function add(name, value)
+    record[#record + 1] = prefix .. name
+    record[#record + 1] = value
+  end
+  add('original_id', origin.original_id)
+  add('id', id)
+  add('redriven', origin.redriven)
+  for i = 1, #about, 2 do add(about[i], about[i + 1]) end
+  add('meta', whole((#record - first) / 2 + 1))
+  return append(dlq, record)
+end
+
+local function failed(reply)
+  return type(reply) == 'table' and reply.err
+end
+

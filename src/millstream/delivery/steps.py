@@ -1,0 +1,313 @@
+"""Every step of a delivery's life as a call: what goes over the wire, what comes back. No decisions, no connections.
+
+Each is one command or one script, safe to send twice and fenced by owner and delivery number where it settles. The
+scripts are in `lua/`, with their arguments and answers at the head of each; this module is their Python side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.client.calls import Call, Script, Word, load_script
+from millstream.client.capabilities import Capabilities
+from millstream.delivery.entries import Delivery, pairs
+from millstream.delivery.keys import Keys
+
+RELEASED = b"~released"  # consumers that are nobody; see lua/shared.lua
+DELAYED = b"~delayed"
+
+
+def script(name: str) -> Script:
+    return load_script("millstream.delivery", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """What is to become of one delivery: a verb of settle.lua and its arguments."""
+
+    id: bytes
+    number: int | None  # the delivery number it must still have; None: any
+    verb: str = "ack"
+    words: tuple[Word, ...] = ()
+
+    @property
+    def argv(self) -> tuple[Word, ...]:
+        counted = (len(self.words),) if self.verb == "reject" else ()
+        return (self.id, "" if self.number is None else self.number, self.verb, *counted, *self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery found."""
+
+    deliveries: list[Delivery]
+    cursor: bytes  # where to look on; b"0-0": all was looked at
+    next_due_ms: int | None  # until another one is due, as far as is known
+    trimmed: list[bytes]  # were pending, and their entries are gone
+    server_ms: int  # the server's time
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """What went on, and when the next one does."""
+
+    appended: int
+    next_due_ms: int | None
+    next_rank: int
+    server_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What is left of the leases."""
+
+    server_ms: int
+    lost: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """What became of entries that may be a dead consumer's."""
+
+    server_ms: int
+    codes: list[int | str]  # see lua/requeue.lua; none if the server's clock was not the expected one
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """An entry to publish."""
+
+    fields: Sequence[tuple[bytes, bytes]]
+    delay_ms: int = 0
+    dedupe: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of it."""
+
+    id: bytes  # b"" while it waits for its time
+    is_new: bool  # False: the entry with the same dedupe token, published before
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A stream and one of its groups at one moment."""
+
+    entries: int
+    added: int | None  # ever; None on servers that do not count
+    pending: int
+    undelivered: int
+    dead: int
+    delayed: int  # published, waiting for their time
+    parked: int  # of the pending ones: waiting for their retry
+    released: int  # of the pending ones: in nobody's hands
+    counters: dict[str, int] = field(default_factory=dict)  # done:<group>, dead:<group>, redriven, …
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one group of one stream, in the words of the server that has it."""
+
+    keys: Keys
+    group: bytes
+    capabilities: Capabilities
+    prefix: bytes = b"_"
+    keep_done: bool = False  # entries stay in the stream when all groups are done with them
+    lease_ms: int = 30_000
+
+    @property
+    def flags(self) -> str:
+        has = self.capabilities
+        letters = (("n", has.nack), ("d", has.ackdel), ("t", has.acked_trim), ("c", has.claim_read),
+                   ("k", self.keep_done))  # fmt: skip
+        return "".join(letter for letter, is_set in letters if is_set) or "-"
+
+    def create_group(self, start: str) -> Call[None]:
+        """Make the stream and the group unless they are there."""
+        argv = ("EVAL", _CREATE, 1, self.keys.stream, self.group, start)
+        return Call(argv, self.keys.stream, lambda _: None)
+
+    def server_time(self) -> Call[int]:
+        """The server's time in ms."""
+        stream = self.keys.stream
+        return Call(("EVAL", _TIME, 1, stream), stream, lambda now: int(now[0]) * 1000 + int(now[1]) // 1000)
+
+    def read(self, consumer: bytes, count: int, block_ms: int | None, min_idle_ms: int | None = None) -> Call[
+        list[Delivery]
+    ]:
+        """New entries; with `min_idle_ms`, on a server that can, before them what is due for recovery.
+
+        Not to be sent twice: a lost reply has delivered entries that nobody holds. They come back when their lease is
+        over.
+        """
+        argv: list[Word] = ["XREADGROUP", "GROUP", self.group, consumer, "COUNT", count]
+        if block_ms is not None:
+            argv += ["BLOCK", block_ms]
+        if min_idle_ms is not None:
+            argv += ["CLAIM", min_idle_ms]
+        argv += ["STREAMS", self.keys.stream, ">"]
+        return Call(tuple(argv), self.keys.stream, parse_read, can_resend=False, block_ms=block_ms)
+
+    def settle(self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False) -> Call[list[int | str]]:
+        """End deliveries; a code each: 1 settled, 0 no longer pending, -1 somebody else's, or the server's error."""
+        keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta, self.keys.delayed]
+        if has_locks:
+            keys += [self.keys.lock(item.id) for item in items]
+        words: list[Word] = [self.group, consumer, self.flags, self.prefix, self.lease_ms]
+        for item in items:
+            words += item.argv
+        return script("settle").call(keys, words, parse_codes)
+
+    def renew(self, consumer: bytes, held: Sequence[tuple[bytes, int | None]], lock_ms: int = 0) -> Call[Renewed]:
+        """Start the leases of deliveries anew; the ids that are not ours any more."""
+        keys = [self.keys.stream, self.keys.meta]
+        if lock_ms:
+            keys += [self.keys.lock(entry_id) for entry_id, _ in held]
+        words: list[Word] = [self.group, consumer, lock_ms]
+        for entry_id, number in held:
+            words += (entry_id, "" if number is None else number)
+        return script("renew").call(keys, words, lambda reply: Renewed(int(reply[0]), list(reply[1])))
+
+    def recover(
+        self, consumer: bytes, credit: int, *, min_idle_ms: int, cursor: bytes = b"0-0", look: int = 200,
+        tombstones: bool = True, expected_ms: int | None = None, tolerance_ms: int = 0,
+    ) -> Call[Recovered]:  # fmt: skip
+        """Take over up to `credit` entries that nobody works on, and clear away ghosts.
+
+        Sent twice, it takes what the first one took only when that is due again: a lost reply costs a lease, no entry.
+        `expected_ms` is the server's time by the caller's watch: if it differs by more than tolerated, nothing is taken.
+        """
+        keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta]
+        expected = "" if expected_ms is None else expected_ms
+        words: tuple[Word, ...] = (
+            self.group, consumer, self.flags, self.prefix, min_idle_ms, credit, cursor, look, int(tombstones), expected,
+            tolerance_ms,
+        )  # fmt: skip
+        return script("recover").call(keys, words, parse_recovered)
+
+    def promote(self, limit: int = 1000, rank: int = 0, *, with_retries: bool = True) -> Call[Promoted]:
+        """Append what was published for now; keep parked retries parked."""
+        keys = [self.keys.stream, self.keys.delayed, self.keys.retries(self.group)]
+        words = (self.group if with_retries else b"", self.flags, self.lease_ms, limit, rank)
+        return script("promote").call(keys, words, parse_promoted)
+
+    def reap(self, silent_ms: int) -> Call[list[bytes]]:
+        """Remove consumers that have nothing and have been silent; their names."""
+        return script("reap").call([self.keys.stream], (self.group, silent_ms), list)
+
+    def audit(self) -> Call[Account]:
+        """Where everything is."""
+        keys = [self.keys.stream, self.keys.dead, self.keys.delayed, self.keys.retries(self.group), self.keys.meta]
+        return script("audit").call(keys, (self.group,), parse_account)
+
+    def requeue(
+        self, ids: Sequence[bytes], *, min_idle_ms: int, max_retries: int, drop: bool = False,
+        expected_ms: int | None = None, tolerance_ms: int = 0,
+    ) -> Call[Requeued]:  # fmt: skip
+        """The RFC's requeue by copy; `expected_ms` as for `recover`."""
+        keys = [self.keys.stream, self.keys.dead, self.keys.meta, *map(self.keys.lock, ids)]
+        beyond, expected = "drop" if drop else "dead", "" if expected_ms is None else expected_ms
+        words = (self.group, self.flags, self.prefix, min_idle_ms, max_retries, beyond, expected, tolerance_ms, *ids)
+        return script("requeue").call(keys, words, lambda reply: Requeued(int(reply[0]), parse_codes(reply[1])))
+
+    def pending_page(self, after: bytes, count: int, min_idle_ms: int = 0) -> Call[list[tuple[bytes, bytes, int, int]]]:
+        """Pending entries behind an id: id, consumer, idle ms, deliveries."""
+        idle: tuple[Word, ...] = ("IDLE", min_idle_ms) if min_idle_ms else ()
+        start = b"-" if after == b"0-0" else b"(" + after
+        argv: tuple[Word, ...] = ("XPENDING", self.keys.stream, self.group, *idle, start, "+", count)
+        return Call(argv, self.keys.stream, parse_pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """The steps of producers; a stream needs no group to be published to."""
+
+    keys: Keys
+    capabilities: Capabilities
+    prefix: bytes = b"_"
+
+    def append(self, producer: bytes, number: int, entries: Sequence[NewEntry], *, maxlen: int | None = None,
+               dedupe_ms: int = 3_600_000) -> Call[list[Published]]:  # fmt: skip
+        """Append entries, all or none, once however often it is sent.
+
+        A producer numbers its calls and has one under way at a time; its name must be nobody else's. One plain entry
+        takes the server's own idempotent append where there is one.
+        """
+        first = entries[0]
+        is_plain = len(entries) == 1 and not first.delay_ms and first.dedupe is None and maxlen is None
+        if is_plain and self.capabilities.idempotent_add:
+            flat = [word for pair in first.fields for word in pair]
+            argv = ("XADD", self.keys.stream, "IDMP", producer, number, "*", *flat)
+            return Call(argv, self.keys.stream, lambda entry_id: [Published(entry_id, True)])
+        return self._append_script(producer, number, entries, maxlen, dedupe_ms)
+
+    def _append_script(
+        self, producer: bytes, number: int, entries: Sequence[NewEntry], maxlen: int | None, dedupe_ms: int
+    ) -> Call[list[Published]]:
+        keys = [self.keys.stream, self.keys.producer(producer), self.keys.delayed]
+        words: list[Word] = [
+            "t" if self.capabilities.acked_trim else "-", number, "" if maxlen is None else maxlen, dedupe_ms
+        ]  # fmt: skip
+        for entry in entries:
+            place = 0
+            if entry.dedupe is not None:
+                keys.append(self.keys.dedupe(entry.dedupe))
+                place = len(keys) - 3
+            words += (entry.delay_ms, place, 2 * len(entry.fields))
+            for pair in entry.fields:
+                words += pair
+        return script("publish").call(keys, words, lambda rows: [Published(row[0], bool(row[1])) for row in rows])
+
+    def redrive(self, ids: Sequence[bytes], *, group: bytes = b"", discard: bool = False) -> Call[list[bytes | None]]:
+        """Dead letters back into the stream, or away; new ids (b"" discarded), None where there was none any more."""
+        keys = [self.keys.stream, self.keys.dead, self.keys.meta]
+        words = ("discard" if discard else "redrive", self.prefix, group, *ids)
+        return script("redrive").call(keys, words, lambda rows: [None if row == 0 else row for row in rows])
+
+
+_TIME = "return redis.call('TIME')"  # as a script, so that on a cluster the stream's own server is asked
+_CREATE = (
+    "local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], ARGV[2], 'MKSTREAM') "
+    "if type(made) == 'table' and made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end "
+    "return redis.status_reply('OK')"
+)
+
+
+def parse_read(reply: Any) -> list[Delivery]:
+    """XREADGROUP's answer for one stream. A CLAIM read says idle time and earlier deliveries of each entry."""
+    if not reply:
+        return []
+    found = []
+    for row in reply[0][1]:
+        flat = row[1] or []  # deleted since: history reads only
+        idle_ms, before = (int(row[2]), int(row[3])) if len(row) > 2 else (0, 0)
+        found.append(Delivery(row[0], pairs(flat), before + 1, idle_ms))
+    return found
+
+
+def parse_codes(reply: Any) -> list[int | str]:
+    return [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in reply]
+
+
+def parse_recovered(reply: Any) -> Recovered:
+    taken, cursor, due, trimmed, now = reply
+    return Recovered([Delivery(row[0], pairs(row[1]), int(row[2]), int(row[3]), row[4]) for row in taken], cursor,
+                     None if due < 0 else int(due), list(trimmed), int(now))  # fmt: skip
+
+
+def parse_promoted(reply: Any) -> Promoted:
+    appended, due, rank, now = reply
+    return Promoted(appended, None if due < 0 else due, rank, int(now))
+
+
+def parse_account(reply: Any) -> Account:
+    entries, added, pending, undelivered, dead, delayed, parked, released, flat = reply
+    counters = {name.decode("utf-8", "replace"): int(value) for name, value in pairs(flat)}
+    return Account(entries, None if added < 0 else added, pending, undelivered, dead, delayed, parked, released, counters)
+
+
+def parse_pending(reply: Any) -> list[tuple[bytes, bytes, int, int]]:
+    return [(row[0], row[1] or b"", int(row[2]), int(row[3])) for row in reply]

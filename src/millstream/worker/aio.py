@@ -1,0 +1,350 @@
+"""The asyncio `Stream`: the words of the blocking one, each awaited.
+
+Publishing is asyncio all the way down. Reading, settling and renewing run in threads, as they do for blocking code, so
+that a busy event loop never costs a lease; handlers and messages live in the caller's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from millstream.client.aio import AsyncBackend, aconnect
+from millstream.client.backend import Backend
+from millstream.client.connecting import connect
+from millstream.delivery.deadletters import DeadLetters, Filter, Letter, Plan
+from millstream.delivery.entries import Delivery
+from millstream.delivery.policy import Rule
+from millstream.delivery.recorder import NullRecorder, Recorder
+from millstream.delivery.settings import Settings
+from millstream.delivery.settlement import Settlement
+from millstream.worker.consuming import Consuming
+from millstream.worker.definition import Definition
+from millstream.worker.handlers import Handler, Middleware
+from millstream.worker.loop import Worker
+from millstream.worker.message import Lease
+from millstream.worker.message import Message as BlockingMessage
+from millstream.worker.report import Audit, audit_of
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
+InThread = Callable[..., Any]
+
+
+class Stream(Generic[T]):
+    """A stream, a group on it, and the type of what it carries, for asyncio."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str = "memory://",
+        *,
+        group: str = "workers",
+        type: Any = None,
+        settings: Settings | None = None,
+        recorder: Recorder | None = None,
+        on: Mapping[type[BaseException], Rule] | None = None,
+        fields: bool = False,
+        maxlen: int | None = None,
+        **overrides: Any,
+    ) -> None:
+        self._definition = Definition(
+            self, name, url, group, type, settings, overrides, recorder or NullRecorder(), on or {}, fields, maxlen
+        )
+        self._backend: AsyncBackend | None = None
+        self._blocking: Backend | None = None
+        self._opening = asyncio.Lock()
+        self._worker: Worker | None = None
+
+    @property
+    def name(self) -> str:
+        return self._definition.name
+
+    @property
+    def group(self) -> str:
+        return self._definition.group
+
+    @property
+    def settings(self) -> Settings:
+        return self._definition.settings
+
+    async def backend(self) -> AsyncBackend:
+        """The connection, made when it is first needed."""
+        async with self._opening:
+            if self._backend is None:
+                self._backend = await aconnect(self._definition.url)
+                self._definition.check(self._backend)
+            return self._backend
+
+    # Producing
+
+    async def publish(
+        self, value: T, *, delay: float = 0.0, dedupe: str | None = None, ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:  # fmt: skip
+        """Append a value; its id ("" while it waits for its delay), or with `dedupe` that of the first with this token."""
+        made = await self.publish_many([value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl,
+                                       headers=headers)  # fmt: skip
+        return made[0]
+
+    async def publish_many(
+        self, values: Iterable[T], *, delay: float = 0.0, dedupe: Iterable[str] | None = None, ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Append values, all or none a thousand; their ids."""
+        backend = await self.backend()
+        ids: list[str] = []
+        for call in self._definition.appends(backend.capabilities, values, delay, dedupe, ttl, headers):
+            with call as sent:
+                ids += [made.id.decode() for made in await backend.run(sent)]
+        return ids
+
+    # Handling
+
+    @overload
+    def handler(self, function: H, /) -> H: ...
+
+    @overload
+    def handler(self, /, *, concurrency: int = 1, timeout: float | None = None) -> Callable[[H], H]: ...
+
+    def handler(self, function: Any = None, /, *, concurrency: int = 1, timeout: float | None = None) -> Any:
+        """Make a function the handler: a coroutine runs in this loop, a plain function in threads."""
+        return self._definition.register(function, concurrency, timeout)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Wrap every call of the handler: `function(call_next, message)`, a coroutine if the handler is one."""
+        self._definition.middleware = function
+        return function
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`; being cancelled stops it too, after what is in hand."""
+        loop = asyncio.get_running_loop()
+        self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url), loop)
+        with _LoopSignals(loop, worker.stop if signals else None):
+            work = loop.run_in_executor(None, lambda: worker.run(signals=False))
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                worker.stop()
+                await work
+                raise
+
+    def stop(self) -> None:
+        """End `run`: what is in hand is finished or released."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def reset_topology(self) -> None:
+        """The RFC's word: learn a cluster's shape anew. Never needed, as its answers tell; elsewhere it does nothing."""
+        await (await self.backend()).reset_topology()
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.reset_topology)
+
+    async def consume(self, *, ahead: int = 1, concurrency: int | None = None, wait: float | None = None) -> AsyncIterator[
+        Message[T]
+    ]:
+        """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
+
+        As the blocking `consume`; `concurrency` is another word for `ahead`.
+        """
+        loop = asyncio.get_running_loop()
+        ahead = concurrency or ahead
+        with ThreadPoolExecutor(1, "millstream-read") as reader, ThreadPoolExecutor(1, "millstream-settle") as settler:
+
+            async def in_settler(function: InThread, *args: Any) -> Any:
+                return await loop.run_in_executor(settler, function, *args)
+
+            opened = await loop.run_in_executor(
+                reader, lambda: Consuming(self._definition, lambda: connect(self._definition.url), ahead).__enter__()
+            )
+            try:
+                idle_since = time.monotonic()
+                while wait is None or time.monotonic() - idle_since < wait:
+                    left = 1.0 if wait is None else min(1.0, wait - (time.monotonic() - idle_since))
+                    found = await loop.run_in_executor(reader, opened.next, left)
+                    if found is not None:
+                        yield Message(found, in_settler)
+                        idle_since = time.monotonic()
+            finally:
+                await asyncio.shield(loop.run_in_executor(settler, opened.__exit__, None, None, None))
+
+    # Looking
+
+    @property
+    def dead(self) -> AsyncDeadLetters:
+        """The dead letters: list, show, redrive, discard."""
+        return AsyncDeadLetters(self._dead_letters)
+
+    def _dead_letters(self) -> DeadLetters:
+        if self._blocking is None:
+            self._blocking = connect(self._definition.url)
+        return self._definition.dead_letters(self._blocking)
+
+    async def audit(self) -> Audit:
+        """Where everything is that was ever published, and whether it adds up."""
+        backend = await self.backend()
+        return audit_of(await backend.run(self._definition.steps(backend.capabilities).audit()), self.group)
+
+    async def close(self) -> None:
+        if self._backend is not None:
+            await self._backend.close()
+            self._backend = None
+        if self._blocking is not None:
+            self._blocking.close()
+            self._blocking = None
+
+    async def __aenter__(self) -> Stream[T]:
+        await self.backend()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<aio.Stream {self.name!r} group {self.group!r}>"
+
+
+class Message(Generic[T]):
+    """One delivery with its payload; the words that end it are awaited."""
+
+    def __init__(self, message: BlockingMessage[T], in_thread: InThread) -> None:
+        self._message = message
+        self._in_thread = in_thread
+
+    @property
+    def data(self) -> T:
+        return self._message.data
+
+    @property
+    def delivery(self) -> Delivery:
+        return self._message.delivery
+
+    @property
+    def id(self) -> str:
+        return self._message.id
+
+    @property
+    def stream(self) -> str:
+        return self._message.stream
+
+    @property
+    def attempt(self) -> int:
+        return self._message.attempt
+
+    @property
+    def retry_count(self) -> int:
+        return self._message.retry_count
+
+    @property
+    def original_id(self) -> str:
+        return self._message.original_id
+
+    @property
+    def age(self) -> float:
+        return self._message.age
+
+    @property
+    def fence(self) -> str:
+        return self._message.fence
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._message.headers
+
+    @property
+    def lease(self) -> Lease:
+        return self._message.lease
+
+    @property
+    def is_settled(self) -> bool:
+        return self._message.is_settled
+
+    def extend(self, seconds: float) -> None:
+        """Keep the lease at least this long from now; nothing to wait for."""
+        self._message.extend(seconds)
+
+    async def ack(self) -> None:
+        await self._in_thread(self._message.ack)
+
+    async def retry(self, delay: float = 0.0) -> None:
+        await self._in_thread(self._message.retry, delay)
+
+    async def release(self) -> None:
+        await self._in_thread(self._message.release)
+
+    async def reject(self, reason: str = "") -> None:
+        await self._in_thread(self._message.reject, reason)
+
+    async def settle(self, settlement: Settlement) -> None:
+        await self._in_thread(self._message.settle, settlement)
+
+    async def __aenter__(self) -> Message[T]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return bool(await asyncio.shield(self._in_thread(self._message.__exit__, kind, error, trace)))
+
+
+class AsyncDeadLetters:
+    """`DeadLetters`, awaited."""
+
+    def __init__(self, open_letters: Callable[[], DeadLetters]) -> None:
+        self._open = open_letters
+
+    async def count(self) -> int:
+        return await asyncio.to_thread(lambda: self._open().count())
+
+    async def list(
+        self, which: Filter | None = None, *, limit: int | None = None, **criteria: Any
+    ) -> AsyncIterator[Letter]:
+        """Dead letters, oldest first."""
+        letters = await asyncio.to_thread(lambda: self._open().list(which, limit=limit, **criteria))
+        while (letter := await asyncio.to_thread(next, letters, None)) is not None:
+            yield letter
+
+    async def show(self, letter_id: str) -> Letter | None:
+        return await asyncio.to_thread(lambda: self._open().show(letter_id))
+
+    async def redrive(self, which: Filter | None = None, **options: Any) -> Plan:
+        """Send dead letters back; options as in the blocking `redrive`. Cancelling stops it after the present step."""
+        stop = threading.Event()
+
+        def sleep(seconds: float) -> None:
+            if stop.wait(seconds):
+                raise asyncio.CancelledError
+
+        try:
+            return await asyncio.to_thread(lambda: self._open().redrive(which, sleep=sleep, **options))
+        finally:
+            stop.set()
+
+    async def discard(self, which: Filter | None = None, **options: Any) -> Plan:
+        return await asyncio.to_thread(lambda: self._open().discard(which, **options))
+
+
+class _LoopSignals:
+    """SIGTERM and SIGINT call `action` while this is open, where the loop can have signals."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, action: Callable[[], None] | None) -> None:
+        self._loop = loop
+        self._action = action if threading.current_thread() is threading.main_thread() else None
+
+    def __enter__(self) -> None:
+        if self._action is not None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._action)
+
+    def __exit__(self, *_: object) -> None:
+        if self._action is not None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.remove_signal_handler(number)

@@ -1,0 +1,185 @@
+"""What a stream is in a program: names, type, settings, handler. Shared by the blocking and the asyncio `Stream`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, Protocol, get_args
+
+from millstream.client.backend import Backend
+from millstream.client.calls import Call
+from millstream.client.capabilities import Capabilities
+from millstream.client.payload import Codec, codec_for
+from millstream.delivery.consumer import Consumer, Runs, keys_of
+from millstream.delivery.deadletters import DeadLetters
+from millstream.delivery.deadletters import RunsCalls as RunsDead
+from millstream.delivery.keys import Keys
+from millstream.delivery.policy import RetryPolicy, Rule
+from millstream.delivery.recorder import Recorder
+from millstream.delivery.settings import Settings
+from millstream.delivery.steps import NewEntry, Published, Publishing, Steps
+from millstream.errors import ConfigError
+from millstream.worker.handlers import Handler, Middleware, Registered
+from millstream.worker.loop import Worker, require_handler
+
+AT_ONCE = 1000  # entries a publishing step appends
+
+
+class HasKind(Protocol):
+    """What is asked of a backend before it is used."""
+
+    @property
+    def is_cluster(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Producer:
+    """Numbers its calls; one is under way at a time."""
+
+    name: bytes
+    calls: int = 0
+
+
+class Producers:
+    """Producers that are free: as many as there are calls at the same time."""
+
+    def __init__(self) -> None:
+        self._free: list[Producer] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[Producer]:
+        with self._lock:
+            producer = self._free.pop() if self._free else Producer(secrets.token_hex(8).encode())
+        producer.calls += 1
+        yield producer
+        with self._lock:  # one whose call failed is not used again: the server may still have its last number
+            self._free.append(producer)
+
+
+@dataclass
+class Definition:
+    """Everything that is known before a connection is."""
+
+    owner: Any  # the Stream: it knows its type argument only after it is made
+    name: str
+    url: str
+    group: str
+    type: Any
+    given_settings: Settings | None
+    overrides: Mapping[str, Any]
+    recorder: Recorder
+    on: Mapping[type[BaseException], Rule]
+    as_fields: bool
+    maxlen: int | None
+    middleware: Middleware | None = None
+    registered: Registered | None = None
+    producers: Producers = field(default_factory=Producers)
+    watch_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.group:
+            raise ConfigError("a stream needs a name, and its group one too")
+        self.settings = replace(self.given_settings or Settings(), **known_overrides(self.overrides))
+
+    @property
+    def keys(self) -> Keys:
+        return keys_of(self.name.encode(), self.settings)
+
+    @cached_property
+    def codec(self) -> Codec[Any]:
+        """By `type=`, by Stream[Type], else for what JSON knows."""
+        chosen = self.type
+        if chosen is None:
+            arguments = get_args(getattr(self.owner, "__orig_class__", None))
+            chosen = arguments[0] if arguments else Any
+        return codec_for(chosen, fields=self.as_fields)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        return self.settings.policy(self.on)
+
+    def check(self, backend: HasKind) -> None:
+        """Refuse names that the server's kind cannot have."""
+        if backend.is_cluster:
+            self.keys.require_one_slot()
+
+    def steps(self, capabilities: Capabilities) -> Steps:
+        return Steps(self.keys, self.group.encode(), capabilities, self.settings.field_prefix.encode())
+
+    def publishing(self, capabilities: Capabilities) -> Publishing:
+        return Publishing(self.keys, capabilities, self.settings.field_prefix.encode())
+
+    def dead_letters(self, backend: RunsDead) -> DeadLetters:
+        publishing = self.publishing(backend.capabilities)  # type: ignore[attr-defined]
+        return DeadLetters(backend, self.keys, publishing, self.settings.field_prefix.encode())
+
+    def make_consumer(self, backend: Runs) -> Consumer:
+        return Consumer(
+            backend, self.name.encode(), self.group.encode(), self.settings.consumer_name().encode(), self.settings,
+            self.watch_ms, self.recorder,
+        )  # fmt: skip
+
+    def make_worker(self, open_backend: Callable[[], Backend], loop: asyncio.AbstractEventLoop | None = None) -> Worker:
+        handler = require_handler(self.registered, self.name)
+        return Worker(handler, self.codec, self.policy, open_backend, self.make_consumer,
+                      middleware=self.middleware, loop=loop)  # fmt: skip
+
+    def register(self, function: Handler | None, concurrency: int, timeout: float | None) -> Any:
+        def take(chosen: Handler) -> Handler:
+            if self.registered is not None:
+                raise ConfigError(f"stream {self.name!r} has a handler already: {self.registered.function!r}")
+            self.registered = Registered.of(chosen, concurrency, timeout)
+            return chosen
+
+        return take if function is None else take(function)
+
+    # Producing
+
+    def appends(
+        self, capabilities: Capabilities, values: Iterable[Any], delay: float, dedupe: Iterable[str] | None,
+        ttl: float | None, headers: Mapping[str, str] | None,
+    ) -> Iterator[AbstractContextManager[Call[list[Published]]]]:  # fmt: skip
+        """The calls that publish values: each to be entered, sent and left again."""
+        entries = self._entries(values, delay, dedupe, ttl, headers)
+        while page := list(islice(entries, AT_ONCE)):
+            yield self._append(capabilities, page)
+
+    @contextmanager
+    def _append(self, capabilities: Capabilities, page: list[NewEntry]) -> Iterator[Call[list[Published]]]:
+        with self.producers.one() as producer:
+            yield self.publishing(capabilities).append(
+                producer.name, producer.calls, page, maxlen=self.maxlen,
+                dedupe_ms=round(self.settings.dedupe_window * 1000),
+            )  # fmt: skip
+
+    def _entries(
+        self, values: Iterable[Any], delay: float, dedupe: Iterable[str] | None, ttl: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> Iterator[NewEntry]:  # fmt: skip
+        if delay < 0 or (ttl is not None and ttl <= 0):
+            raise ConfigError(f"delay must be 0 seconds or more and ttl above 0, not {delay!r} and {ttl!r}")
+        prefix = self.settings.field_prefix.encode()
+        extra = [(prefix + b"h." + name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        if ttl is not None:
+            expires = time.time_ns() // 1_000_000 + round((delay + ttl) * 1000)
+            extra.append((prefix + b"expires_at", b"%d" % expires))
+        tokens = iter(dedupe) if dedupe is not None else None
+        for value in values:
+            token = None if tokens is None else next(tokens).encode()
+            yield NewEntry([*self.codec.encode(value).items(), *extra], round(delay * 1000), token)
+
+
+def known_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given by name; an unknown one is named."""
+    unknown = [name for name in overrides if name not in Settings.__dataclass_fields__]
+    if unknown:
+        raise ConfigError(f"{', '.join(unknown)}: no such setting; there are {', '.join(Settings.__dataclass_fields__)}")
+    return dict(overrides)

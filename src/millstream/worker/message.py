@@ -1,0 +1,161 @@
+"""What a handler is given: the payload, what is known about its delivery, and the words to end it with.
+
+A message is settled once. `ack`, `retry`, `release` and `reject` go through the function that its maker gave it, which
+raises LeaseLost when the entry is somebody else's by then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from millstream.delivery import settlement as ends
+from millstream.delivery.entries import Delivery
+from millstream.delivery.policy import RetryPolicy
+from millstream.delivery.settlement import DeadLetter, Reason, Settlement
+from millstream.errors import DeliveryError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all messages of one consumer share."""
+
+    stream: str
+    group: str
+    prefix: bytes
+    policy: RetryPolicy
+    now_ms: Callable[[], int]
+    extend: Callable[[Delivery, float], None]
+    attempt: Callable[[Delivery], int]
+    retry_count: Callable[[Delivery], int]
+    original_id: Callable[[Delivery], bytes]
+
+
+@dataclass(slots=True)
+class Lease:
+    """Whether the delivery is still ours."""
+
+    is_lost: bool = False
+    until_ms: int | None = None  # by the watch: not renewed beyond; None: as long as the worker lives
+
+    @property
+    def valid(self) -> bool:
+        """False once a renewal has found the entry with somebody else."""
+        return not self.is_lost
+
+
+@dataclass(slots=True, eq=False)
+class Message(Generic[T]):
+    """One delivery with its payload."""
+
+    data: T
+    delivery: Delivery
+    context: Context
+    lease: Lease = field(default_factory=Lease)
+    _settle: Callable[[Message[T], Settlement], None] | None = None
+    _is_settled: bool = False
+    _once: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def id(self) -> str:
+        return self.delivery.id.decode()
+
+    @property
+    def stream(self) -> str:
+        return self.context.stream
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1; releases do not count."""
+        return self.context.attempt(self.delivery)
+
+    @property
+    def retry_count(self) -> int:
+        return self.context.retry_count(self.delivery)
+
+    @property
+    def original_id(self) -> str:
+        """The id that it had first: redriven entries and copies have others."""
+        return self.context.original_id(self.delivery).decode()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was appended."""
+        return max(0.0, (self.context.now_ms() - self.delivery.created_ms) / 1000)
+
+    @property
+    def fence(self) -> str:
+        """A token for writes of one's own: a later delivery of the same entry has a greater number behind the colon."""
+        return f"{self.id}:{self.delivery.number}"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the producer put beside the payload."""
+        mark = self.context.prefix + b"h."
+        return {
+            name[len(mark) :].decode("utf-8", "replace"): value.decode("utf-8", "replace")
+            for name, value in self.delivery.fields
+            if name.startswith(mark)
+        }
+
+    @property
+    def is_settled(self) -> bool:
+        return self._is_settled
+
+    def ack(self) -> None:
+        """It is done."""
+        self.settle(ends.Ack())
+
+    def retry(self, delay: float = 0.0) -> None:
+        """Deliver it again, after a while; counts, and at the limit it becomes a dead letter."""
+        if self.context.policy.is_last(self.attempt):
+            self.settle(DeadLetter(Reason.RETRIES, f"retry asked for after {self.attempt} deliveries"))
+        else:
+            self.settle(ends.Later(delay))
+
+    def release(self) -> None:
+        """Give it back, uncounted."""
+        self.settle(ends.Release())
+
+    def reject(self, reason: str = "") -> None:
+        """Make it a dead letter."""
+        self.settle(DeadLetter(Reason.REJECTED, reason))
+
+    def extend(self, seconds: float) -> None:
+        """Keep the lease at least this long from now, even beyond the handler's time limit."""
+        self.context.extend(self.delivery, seconds)
+
+    def settle(self, settlement: Settlement) -> None:
+        """End the delivery."""
+        with self._once:
+            if self._is_settled:
+                raise DeliveryError(f"{self.id} of {self.stream!r} is settled already")
+            self._is_settled = True
+        if self._settle is not None:
+            try:
+                self._settle(self, settlement)
+            except DeliveryError:
+                raise
+            except Exception:
+                self._is_settled = False  # the server may not have it: the caller can try again
+                raise
+
+    def __enter__(self) -> Message[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Acknowledge; after an exception do what the retry policy says, and go on. Only BaseException passes."""
+        if self._is_settled:
+            return isinstance(error, Exception)
+        if error is not None and not isinstance(error, Exception):
+            self.settle(ends.Release())  # interrupted, not failed
+            return False
+        self.settle(self.context.policy.settle(self.attempt, error))
+        return error is not None

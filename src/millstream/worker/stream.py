@@ -1,0 +1,178 @@
+"""A stream as a program sees it: one noun with a verb for everything. Blocking; `millstream.aio` has the same words.
+
+    orders = Stream[Order]("orders", "redis://localhost", group="billing")
+    orders.publish(Order(7))
+
+    @orders.handler(concurrency=16)
+    def charge(order: Order) -> None: ...
+
+    orders.run()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from millstream.client.backend import Backend
+from millstream.client.connecting import connect
+from millstream.delivery.deadletters import DeadLetters
+from millstream.delivery.policy import Rule
+from millstream.delivery.recorder import NullRecorder, Recorder
+from millstream.delivery.settings import Settings
+from millstream.worker.consuming import Consuming
+from millstream.worker.definition import Definition
+from millstream.worker.handlers import Handler, Middleware
+from millstream.worker.loop import Worker
+from millstream.worker.message import Message
+from millstream.worker.report import Audit, audit_of
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
+
+
+class Stream(Generic[T]):
+    """A stream, a group on it, and the type of what it carries."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str = "memory://",
+        *,
+        group: str = "workers",
+        type: Any = None,
+        settings: Settings | None = None,
+        recorder: Recorder | None = None,
+        on: Mapping[type[BaseException], Rule] | None = None,
+        fields: bool = False,
+        maxlen: int | None = None,
+        **overrides: Any,
+    ) -> None:
+        self._definition = Definition(
+            self, name, url, group, type, settings, overrides, recorder or NullRecorder(), on or {}, fields, maxlen
+        )
+        self._backend: Backend | None = None
+        self._worker: Worker | None = None
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        return self._definition.name
+
+    @property
+    def group(self) -> str:
+        return self._definition.group
+
+    @property
+    def settings(self) -> Settings:
+        return self._definition.settings
+
+    @property
+    def backend(self) -> Backend:
+        """The connection, made when it is first needed."""
+        if self._backend is None:
+            self._backend = connect(self._definition.url)
+            self._definition.check(self._backend)
+        return self._backend
+
+    # Producing
+
+    def publish(
+        self, value: T, *, delay: float = 0.0, dedupe: str | None = None, ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:  # fmt: skip
+        """Append a value; its id ("" while it waits for its delay), or with `dedupe` that of the first with this token.
+
+        Sent again by itself when a reply is lost, and appended once all the same.
+        """
+        return self.publish_many([value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl,
+                                 headers=headers)[0]  # fmt: skip
+
+    def publish_many(
+        self, values: Iterable[T], *, delay: float = 0.0, dedupe: Iterable[str] | None = None, ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Append values, all or none a thousand; their ids."""
+        ids: list[str] = []
+        for call in self._definition.appends(self.backend.capabilities, values, delay, dedupe, ttl, headers):
+            with call as sent:
+                ids += [made.id.decode() for made in self.backend.run(sent)]
+        return ids
+
+    # Handling
+
+    @overload
+    def handler(self, function: H, /) -> H: ...
+
+    @overload
+    def handler(self, /, *, concurrency: int = 1, timeout: float | None = None) -> Callable[[H], H]: ...
+
+    def handler(self, function: Any = None, /, *, concurrency: int = 1, timeout: float | None = None) -> Any:
+        """Make a function the handler: returning acknowledges, an exception retries; see `delivery.signals`."""
+        return self._definition.register(function, concurrency, timeout)
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Wrap every call of the handler: `function(call_next, message)`."""
+        self._definition.middleware = function
+        return function
+
+    def run(self, *, signals: bool = True) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`."""
+        self._worker = self._definition.make_worker(lambda: connect(self._definition.url))
+        self._worker.run(signals=signals)
+
+    def stop(self) -> None:
+        """End `run` from another thread: what is in hand is finished or released."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    def consume(self, *, ahead: int = 1, wait: float | None = None) -> Iterator[Message[T]]:
+        """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
+
+        `ahead`: how many are taken at once. `wait`: end after so many seconds without one; None waits for ever. What was
+        not settled when the iteration ends is released, uncounted.
+        """
+        with Consuming(self._definition, lambda: connect(self._definition.url), ahead) as consuming:
+            idle_since = time.monotonic()
+            while wait is None or time.monotonic() - idle_since < wait:
+                left = None if wait is None else wait - (time.monotonic() - idle_since)
+                message = consuming.next(left)
+                if message is not None:
+                    yield message
+                    idle_since = time.monotonic()
+
+    def reset_topology(self) -> None:
+        """The RFC's word: learn a cluster's shape anew. Never needed, as its answers tell; elsewhere it does nothing."""
+        self.backend.reset_topology()
+        if self._worker is not None:
+            self._worker.reset_topology()
+
+    # Looking
+
+    @property
+    def dead(self) -> DeadLetters:
+        """The dead letters: list, show, redrive, discard."""
+        return self._definition.dead_letters(self.backend)
+
+    def audit(self) -> Audit:
+        """Where everything is that was ever published, and whether it adds up."""
+        return audit_of(self.backend.run(self._definition.steps(self.backend.capabilities).audit()), self.group)
+
+    def close(self) -> None:
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+
+    def __enter__(self) -> Stream[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r} group {self.group!r}>"

@@ -1,0 +1,99 @@
+"""`millstream worker`: a process that handles a program's streams until SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from millstream import Stream
+from tests.support import servers
+
+APP = """
+import os, time
+from millstream import Stream
+import millstream.aio
+
+orders = Stream[dict]("orders", os.environ["APP_URL"], group="billing", lease=2.0)
+quick = millstream.aio.Stream[dict]("quick", os.environ["APP_URL"], group="billing", lease=2.0)
+empty = Stream[dict]("empty", os.environ["APP_URL"])
+
+@orders.handler(concurrency=2)
+def handle(data):
+    time.sleep(data.get("sleep", 0))
+
+@quick.handler(concurrency=2)
+async def handle_quick(data):
+    pass
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, valkey_server: servers.RealServer) -> Path:
+    (tmp_path / "shop.py").write_text(APP)
+    return tmp_path
+
+
+def start(app: Path, port: int, *args: str) -> subprocess.Popen[str]:
+    environment = os.environ | {
+        "APP_URL": f"redis://127.0.0.1:{port}",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "millstream", "worker", *args],
+        cwd=app, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def test_it_handles_until_sigterm_and_releases_the_rest(app: Path, valkey_server: servers.RealServer) -> None:
+    url = f"redis://127.0.0.1:{valkey_server.port}"
+    with Stream[dict[str, int]]("orders", url, group="billing") as orders, \
+            Stream[dict[str, int]]("quick", url, group="billing") as quick:  # fmt: skip
+        orders.backend.execute("FLUSHALL", key=b"")
+        orders.publish_many([{"n": n} for n in range(50)])
+        quick.publish_many([{"n": n} for n in range(50)])
+        port = servers.free_port()
+        process = start(app, valkey_server.port, "shop:orders", "shop:quick", "--metrics", str(port))
+        try:
+            end = time.monotonic() + 20
+            while orders.audit().done + quick.audit().done < 100:
+                assert time.monotonic() < end
+                assert process.poll() is None, process.communicate()[0]
+                time.sleep(0.05)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                assert b'stream="orders"' in answer.read()
+            orders.publish_many([{"sleep": 1}] * 6)
+            while orders.audit().pending < 4:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=15)
+        finally:
+            process.kill()
+        assert process.returncode == 0, output
+        audit = orders.audit()
+        assert audit.done >= 52, "what was begun is finished"
+        assert audit.pending == audit.released, "and what was not is released"
+        assert audit.balanced
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("shop", "MODULE:NAME"),
+        ("nowhere:orders", "no module 'nowhere'"),
+        ("shop:nothing", "it has orders, quick, empty"),
+        ("shop:empty", "has no handler"),
+    ],
+)
+def test_what_cannot_be_run_is_named(app: Path, valkey_server: servers.RealServer, target: str, said: str) -> None:
+    process = start(app, valkey_server.port, target)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert said in output
