@@ -115,9 +115,9 @@ def test_what_can_only_be_one_way_may_be_said(file: Path) -> None:
 
 
 def test_directives_of_redis_that_mean_nothing_here_are_accepted_and_listed(file: Path) -> None:
-    file.write_text("tcp-backlog 100\nhash-max-listpack-entries 128\nrdbcompression yes\nrepl-timeout 60\n")
+    file.write_text("tcp-backlog 100\nhash-max-listpack-entries 128\nrdbchecksum yes\nrepl-timeout 60\n")
     found = read(str(file))
-    assert found.meaningless == ["hash-max-listpack-entries", "rdbcompression", "repl-timeout"]
+    assert found.meaningless == ["hash-max-listpack-entries", "rdbchecksum", "repl-timeout"]
     assert found.settings["tcp-backlog"] == "100"
 
 

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from millstream.cli import check as checking
-from millstream.cli import exporting, importing
+from millstream.cli import dead as dead_letters
+from millstream.cli import doctor as doctors
+from millstream.cli import exporting, importing, looking, places, publishing
 from millstream.cli import migrate as migrating
 from millstream.cli import serve as serving
+from millstream.cli import top as tops
 from millstream.cli import version as versions
 from millstream.cli import worker as working
 from millstream.cli.exits import Exit, Failure
@@ -91,6 +94,98 @@ def import_file(
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> None:
     importing.import_file(file, url=url, replace=replace, as_json=as_json)
+
+
+app.add_typer(dead_letters.app, name="dead")
+
+
+@app.command(help=publishing.HELP, short_help="Append entries to a stream.")
+def publish(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    values: Annotated[list[str] | None, typer.Argument(metavar="[JSON... | NAME=VALUE... | -]")] = None,
+    as_fields: Annotated[bool, typer.Option("--fields", help="NAME=VALUE pairs are one entry's fields.")] = False,
+    file: Annotated[str | None, typer.Option("--file", help="One JSON value a line.")] = None,
+    delay: Annotated[float, typer.Option("--delay", help="Seconds until it is there.")] = 0.0,
+    dedupe: Annotated[str | None, typer.Option("--dedupe", help="Only once with this token.")] = None,
+    ttl: Annotated[float | None, typer.Option("--ttl", help="A dead letter if not handled in so many seconds.")] = None,
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    publishing.publish(stream, values or [], url=url, as_fields=as_fields, delay=delay, dedupe=dedupe, ttl=ttl, file=file,
+                       as_json=as_json)  # fmt: skip
+
+
+@app.command(help="The last entries of a stream, and with --follow what comes.")
+def tail(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    from_id: Annotated[str | None, typer.Option("--from", help="Begin with this id instead.")] = None,
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    looking.tail(stream, url=url, count=count, follow=follow, as_json=as_json, from_id=from_id)
+
+
+@app.command(help="The streams of a place.")
+def streams(
+    pattern: Annotated[str, typer.Argument(help="Only names like this.")] = "*",
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    looking.streams(pattern, url=url, as_json=as_json)
+
+
+@app.command(help="The groups of a stream, or of all streams.")
+def groups(
+    stream: Annotated[str | None, typer.Argument(help="The stream.")] = None,
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    looking.groups(stream, url=url, as_json=as_json)
+
+
+@app.command(help="The pending entries of a group: who has them, since when, for the how many-th time.")
+def pending(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    group: places.Group = "workers",
+    limit: Annotated[int, typer.Option("--limit", help="At most so many.")] = 50,
+    idle: Annotated[float, typer.Option("--idle", help="Only those idle for so many seconds.")] = 0.0,
+    consumer: Annotated[str | None, typer.Option("--consumer", help="Only this one's.")] = None,
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    looking.pending(stream, group, url=url, limit=limit, idle_s=idle, consumer=consumer, as_json=as_json)
+
+
+@app.command(help="Where everything is that was published, and whether it adds up (exit code 1 if not).")
+def audit(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    group: places.Group = "workers",
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    looking.audit(stream, group, url=url, as_json=as_json)
+
+
+@app.command(help="What is wrong, and what to type next. Changes nothing; exit code 1 if there is a problem.")
+def doctor(
+    pattern: Annotated[str, typer.Argument(help="Only streams like this.")] = "*",
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    doctors.doctor(pattern, url=url, as_json=as_json)
+
+
+@app.command(help="A live view of streams and groups, until Ctrl-C.")
+def top(
+    pattern: Annotated[str, typer.Argument(help="Only streams like this.")] = "*",
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.")] = 1.0,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Look so often, then end.")] = None,
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    tops.top(pattern, url=url, every_s=every, rounds=rounds, as_json=as_json)
 
 
 @app.command(help="Say what this is: versions of Millstream, of the Redis it follows, of Python.")

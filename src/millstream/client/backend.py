@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -88,6 +88,19 @@ class Backend:
             return [self.execute(*words, key=b"")]
         return [self._translated(lambda node=node: node.redis_connection.execute_command(*words))
                 for node in self._client.get_primaries()]  # fmt: skip
+
+    def scan(self, *words: Word) -> Iterator[bytes]:
+        """All keys that SCAN finds with these words (MATCH, TYPE, COUNT), of every primary; some may come twice."""
+        senders = [node.redis_connection for node in self._client.get_primaries()] if self.is_cluster else [self._client]
+        for sender in senders:
+            cursor: Any = b"0"
+            while True:
+                cursor, names = self._translated(
+                    lambda sender=sender, cursor=cursor: sender.execute_command("SCAN", cursor, *words)
+                )
+                yield from names
+                if int(cursor) == 0:
+                    break
 
     def reset_topology(self) -> None:
         """Learn the cluster's shape anew; never needed, as MOVED answers do the same."""

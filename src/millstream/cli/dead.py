@@ -1,0 +1,131 @@
+"""`millstream dead ls|show|redrive|discard`: the dead letters of a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from millstream.cli import places
+from millstream.cli.exits import Failure
+from millstream.delivery.deadletters import Filter, Letter, filter_of
+from millstream.worker.stream import Stream
+
+app = typer.Typer(help="Dead letters: what was given up, why, and sending it back.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The stream that they come from.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="retries, rejected, crashed, expired, malformed, trimmed.")]
+Error = Annotated[str | None, typer.Option("--error", help="A part of the error.")]
+OfGroup = Annotated[str | None, typer.Option("--group", help="Only what this group gave up.")]
+Since = Annotated[str | None, typer.Option("--since", help="Not older than: 90s, 15m, 1h, 2d.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="This one; may be repeated.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="At most so many.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A dead letter as a line."""
+
+    id: str
+    died: str
+    reason: str
+    attempts: int
+    group: str
+    original_id: str
+    error: str
+
+
+@app.command("ls", short_help="List them.")
+def list_letters(
+    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
+    limit: Annotated[int, typer.Option("--limit")] = 50, url: places.Url = None, as_json: places.AsJson = False,
+) -> None:  # fmt: skip
+    with _stream(stream, url) as opened:
+        found = list(opened.dead.list(_filter(reason, error, group, since, None), limit=limit))
+    if as_json:
+        places.show(found, (), as_json=True, empty="")
+    else:
+        places.show([_row(letter) for letter in found], tuple(_Row.__dataclass_fields__), as_json=False,
+                    empty="no dead letters")  # fmt: skip
+
+
+@app.command("show", short_help="One of them, whole.")
+def show_letter(
+    stream: Name, letter_id: Annotated[str, typer.Argument(help="Its id.")], url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:  # fmt: skip
+    with _stream(stream, url) as opened:
+        letter = opened.dead.show(letter_id)
+    if letter is None:
+        raise Failure(f"stream {stream!r} has no dead letter {letter_id}")
+    fields = {name.decode("utf-8", "backslashreplace"): value.decode("utf-8", "backslashreplace")
+              for name, value in letter.fields}  # fmt: skip
+    about = asdict(letter) | {"fields": fields}
+    places.show_one(about, as_json=as_json)
+
+
+@app.command("redrive", short_help="Send them back to their stream.")
+def redrive_letters(
+    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None, ids: Ids = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="At most so many a second.")] = None,
+    limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:  # fmt: skip
+    with _stream(stream, url) as opened:
+        chosen = _filter(reason, error, group, since, ids)
+        plan = opened.dead.redrive(chosen, dry_run=True, limit=limit)
+        if not dry_run and plan.matched:
+            places.confirm(f"Send {plan.matched} dead letters back to {stream!r}?", yes=yes)
+            with _progress("redriving", plan.matched, as_json) as advance:
+                plan = opened.dead.redrive(Filter(ids=frozenset(plan.ids)), rate=rate, progress=advance)
+    _tell(plan, as_json)
+
+
+@app.command("discard", short_help="Remove them for good.")
+def discard_letters(
+    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None, ids: Ids = None,
+    limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:  # fmt: skip
+    with _stream(stream, url) as opened:
+        plan = opened.dead.discard(_filter(reason, error, group, since, ids), dry_run=True, limit=limit)
+        if not dry_run and plan.matched:
+            places.confirm(f"Remove {plan.matched} dead letters of {stream!r} for good?", yes=yes)
+            with _progress("discarding", plan.matched, as_json) as advance:
+                plan = opened.dead.discard(Filter(ids=frozenset(plan.ids)), progress=advance)
+    _tell(plan, as_json)
+
+
+def _stream(name: str, url: str | None) -> Stream[Any]:
+    return Stream[Any](name, places.address(url))
+
+
+def _filter(reason: str | None, error: str | None, group: str | None, since: str | None, ids: list[str] | None) -> Filter:
+    given = {"reason": reason, "error": error, "group": group, "since": since, "ids": ids or None}
+    return filter_of(None, {name: value for name, value in given.items() if value is not None})
+
+
+def _row(letter: Letter) -> _Row:
+    died = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.dead_at_ms / 1000))
+    return _Row(letter.id, died, letter.reason, letter.attempts, letter.group, letter.original_id, letter.error[:80])
+
+
+def _tell(plan: Any, as_json: bool) -> None:
+    told = {"matched": plan.matched, "done": plan.done, "gone": plan.gone, "dry_run": plan.is_dry_run}
+    places.show_one(told, as_json=as_json)
+
+
+@contextmanager
+def _progress(what: str, total: int, as_json: bool) -> Iterator[Any]:
+    if as_json or total < 1000:
+        yield None
+        return
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
