@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tests.support.cluster import Cluster
 
 
 @pytest.fixture(params=["valkey", "redis", "cluster"])
-def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "cluster":
         cluster: Cluster = request.getfixturevalue("valkey_cluster")
         cluster.reset()
@@ -28,7 +27,7 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         with Stream[Any]("x", url) as stream:
             stream.backend.execute("FLUSHALL", key=b"")
     monkeypatch.setenv("MILLSTREAM_URL", url)
-    yield url
+    return url
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

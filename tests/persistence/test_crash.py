@@ -20,10 +20,12 @@ KILLS = int(os.environ.get("MILLSTREAM_KILLS", "10"))
 ROOT = Path(__file__).parents[2]
 
 
-def run_and_kill(directory: Path, policy: str, seed: int, seconds: float) -> list[tuple[str, str]]:
+def run_and_kill(
+    directory: Path, policy: str, seed: int, seconds: float, child: str = "tests.persistence.crash_child"
+) -> list[tuple[str, str]]:
     """What a broker had answered before it was killed."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.persistence.crash_child", str(directory), policy, str(seed)],
+        [sys.executable, "-m", child, str(directory), policy, str(seed)],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
@@ -77,14 +79,14 @@ def test_everything_that_was_answered_is_there_after_a_kill(policy: str, tmp_pat
         found = Found(tmp_path)
         assert added <= found.entries
         # The last thing the process did may not have been said any more: one entry may be a step further.
-        further = [entry_id for entry_id, what in last.items() if not _is_as_answered(found, entry_id, what)]
+        further = [entry_id for entry_id, what in last.items() if not is_as_answered(found, entry_id, what)]
         assert len(further) <= 1, further
         for entry_id in further:
             assert last[entry_id] == "claimed"
             last[entry_id] = "released" if entry_id in found.released else "acked"
 
 
-def _is_as_answered(found: Found, entry_id: bytes, what: str) -> bool:
+def is_as_answered(found: Found, entry_id: bytes, what: str) -> bool:
     match what:
         case "acked":
             return entry_id not in found.held and entry_id not in found.released

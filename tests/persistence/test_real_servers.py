@@ -143,7 +143,7 @@ def test_redis_loads_our_log(redis_binary: Path, tmp_path: Path, preamble: str, 
     with ours(tmp_path, aof_use_rdb_preamble=preamble) as broker:
         play(broker, COMMON)
         if rewrites:
-            _rewrite(broker)
+            rewrite(broker)
         play(broker, NEW + ([] if rewrites and preamble == "no" else GHOST))
         expected = seen(broker)
     with theirs(redis_binary, tmp_path) as server:
@@ -153,7 +153,7 @@ def test_redis_loads_our_log(redis_binary: Path, tmp_path: Path, preamble: str, 
 def test_redis_loads_our_rewritten_log_with_released_entries(redis_binary: Path, tmp_path: Path) -> None:
     with ours(tmp_path, aof_use_rdb_preamble="no") as broker:
         play(broker, COMMON + NEW)
-        _rewrite(broker)
+        rewrite(broker)
         expected = seen(broker)
     with theirs(redis_binary, tmp_path) as server:
         assert seen(server) == expected
@@ -167,7 +167,7 @@ def _claimed(server: Wire | Ours) -> list[bytes]:
     return [row[0] for row in rows[0][1]]
 
 
-def _rewrite(broker: Ours) -> None:
+def rewrite(broker: Ours) -> None:
     assert broker.ask(b"BGREWRITEAOF").startswith(b"+Background")
     deadline = time.monotonic() + LOADING_LIMIT_S
     while dict(broker.store.info())["aof_rewrite_in_progress"]:
@@ -179,14 +179,14 @@ def _rewrite(broker: Ours) -> None:
 def test_valkey_loads_our_log(valkey_binary: Path, tmp_path: Path) -> None:
     with ours(tmp_path, aof_use_rdb_preamble="no") as broker:
         play(broker, COMMON)
-        _rewrite(broker)
+        rewrite(broker)
         play(broker, ["XADD s 9-1 f v", "XREADGROUP GROUP g a STREAMS s >"])
-        expected = _older(seen(broker))
+        expected = older(seen(broker))
     with theirs(valkey_binary, tmp_path) as server:
-        assert _older(seen(server)) == expected
+        assert older(seen(server)) == expected
 
 
-def _older(found: dict[bytes, object]) -> dict[bytes, object]:
+def older(found: dict[bytes, object]) -> dict[bytes, object]:
     """Without what servers before 8.6 do not tell."""
     return {key: _strip(value) for key, value in found.items()}
 
@@ -209,7 +209,7 @@ def test_we_load_the_log_of_redis(redis_binary: Path, tmp_path: Path, preamble: 
     with theirs(redis_binary, tmp_path, "--aof-use-rdb-preamble", preamble, "--appendfsync", "always") as server:
         play(server, COMMON)
         if rewrites:
-            _rewrite_there(server)
+            rewrite_there(server)
         play(server, NEW + ([] if rewrites and preamble == "no" else GHOST))
         expected = seen(server)
         shutil.copytree(tmp_path / "appendonlydir", tmp_path / "ours" / "appendonlydir")
@@ -224,7 +224,7 @@ def test_we_load_the_rewritten_log_of_redis_with_released_entries(redis_binary: 
         directory.mkdir()
         with theirs(redis_binary, directory, "--aof-use-rdb-preamble", preamble) as server:
             play(server, COMMON + NEW)
-            _rewrite_there(server)
+            rewrite_there(server)
             expected = seen(server)
             shutil.copytree(directory / "appendonlydir", directory / "ours" / "appendonlydir")
         with ours(directory / "ours") as broker:
@@ -246,12 +246,12 @@ def test_we_load_a_log_with_times_in_it(redis_binary: Path, tmp_path: Path) -> N
 def test_we_load_the_log_of_valkey(valkey_binary: Path, tmp_path: Path, preamble: str) -> None:
     with theirs(valkey_binary, tmp_path, "--aof-use-rdb-preamble", preamble, "--appendfsync", "always") as server:
         play(server, COMMON)
-        _rewrite_there(server)
+        rewrite_there(server)
         play(server, ["XADD s 9-1 f v", "XREADGROUP GROUP g a STREAMS s >", *GHOST])
-        expected = _older(seen(server))
+        expected = older(seen(server))
         shutil.copytree(tmp_path / "appendonlydir", tmp_path / "ours" / "appendonlydir")
     with ours(tmp_path / "ours") as broker:
-        assert _older(seen(broker)) == expected
+        assert older(seen(broker)) == expected
 
 
 def test_a_log_goes_to_redis_and_back(redis_binary: Path, tmp_path: Path) -> None:
@@ -259,14 +259,14 @@ def test_a_log_goes_to_redis_and_back(redis_binary: Path, tmp_path: Path) -> Non
         play(broker, COMMON)
     with theirs(redis_binary, tmp_path, "--appendfsync", "always") as server:
         play(server, NEW)
-        _rewrite_there(server)
+        rewrite_there(server)
         play(server, GHOST)
         expected = seen(server)
     with ours(tmp_path) as broker:
         assert seen(broker) == expected
 
 
-def _rewrite_there(server: Wire) -> None:
+def rewrite_there(server: Wire) -> None:
     server.ask(b"BGREWRITEAOF")
     deadline = time.monotonic() + LOADING_LIMIT_S
     while b"aof_rewrite_in_progress:0" not in (info := server.ask(b"INFO", b"persistence")) or (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -410,9 +412,11 @@ def test_a_rewrite_that_is_given_up_does_not_count() -> None:
     broker("SET a 1")
     broker("BGREWRITEAOF")
     broker("CONFIG SET appendonly no")
-    broker("CONFIG SET appendonly yes")
     assert broker.info("aof_rewrite_in_progress") == 0
+    broker("CONFIG SET appendonly yes")
+    assert broker.info("aof_rewrite_in_progress") == 1  # another one
     broker.store.tick()
+    assert broker.info("aof_rewrite_in_progress") == 0
     broker("SET b 1")
     assert broker.reopened()("DBSIZE") == 2
 
@@ -491,6 +495,7 @@ def test_the_log_can_be_turned_on_and_off() -> None:
     assert broker.hub.config.is_on("appendonly") is False
     broker("CONFIG SET appendonly yes")
     broker("SET b 2")
+    broker.store.tick()
     assert broker.reopened(broker.files.copy())("DBSIZE") == 2
     broker("CONFIG SET appendonly no")
     broker("SET c 3")
@@ -498,16 +503,86 @@ def test_the_log_can_be_turned_on_and_off() -> None:
     assert broker.reopened(broker.files.copy())("DBSIZE") == 2
     broker("CONFIG SET appendonly yes")
     broker("SET d 4")
+    # until its base is there, a crash leaves what there was before, and no mixture
+    assert sorted(broker.reopened(broker.files.copy())("KEYS *")) == [b"a", b"b"]  # type: ignore[call-overload]
+    broker.store.tick()
     assert sorted(broker.reopened()("KEYS *")) == [b"b", b"c", b"d"]  # type: ignore[call-overload]
 
 
 def test_a_log_that_cannot_be_turned_on_stays_off() -> None:
     broker = Broker(appendonly="no")
-    broker.files.free = 0
+    broker.files.broken["create"] = errno.EROFS
     assert "Unable to turn on AOF" in str(broker("CONFIG SET appendonly yes"))
     assert not broker.hub.config.is_on("appendonly")
     broker("SET a 1")
+    broker.store.tick()
     assert not broker.files.exists(MANIFEST)
+
+
+def test_turning_the_log_on_waits_for_nothing() -> None:
+    """Its base is written in the background, and meanwhile everybody is served."""
+    files, goes_on = MemoryFiles(), threading.Event()
+    hub = Hub(settings={"appendfsync": "always"})
+    store = hub.store = Store(hub, DIRECTORY, files=files)
+    store.open()
+    hub.run([b"SET", b"a", b"1"])
+
+    def hold_the_base() -> None:
+        if threading.current_thread().name == "millstream-dump":
+            assert goes_on.wait(20)
+
+    files.before_sync = hold_the_base
+    hub.run([b"CONFIG", b"SET", b"appendonly", b"yes"])
+    hub.run([b"SET", b"b", b"2"])
+    assert dict(store.info())["aof_rewrite_in_progress"] == 1
+    assert not files.exists(MANIFEST)
+    goes_on.set()
+    deadline = time.monotonic() + 20
+    while dict(store.info())["aof_rewrite_in_progress"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert Broker(files.copy())("DBSIZE") == 2
+    store.close()
+
+
+def test_a_first_base_that_cannot_be_written_is_tried_again() -> None:
+    broker = Broker(appendonly="no")
+    broker("SET a 1")
+    broker.files.free = 0
+    assert broker("CONFIG SET appendonly yes") == b"OK"
+    for _ in range(3):
+        broker.store.tick()
+        assert (broker.info("aof_last_bgrewrite_status"), broker.info("aof_rewrite_scheduled")) == ("err", 0)
+        assert broker.info("aof_rewrite_in_progress") == 1  # again
+    broker.files.free = None
+    broker("SET b 2")
+    broker.store.tick()
+    assert (broker.info("aof_last_bgrewrite_status"), broker.info("aof_rewrite_in_progress")) == ("ok", 0)
+    assert broker.reopened()("DBSIZE") == 2
+    assert [name for name in broker.files.names(LOGS) if ".incr." in name] == broker.increments()[-1:]
+
+
+def test_closing_finishes_the_first_base() -> None:
+    broker = Broker(appendonly="no")
+    broker("SET a 1")
+    broker("CONFIG SET appendonly yes")
+    broker("SET b 2")
+    broker.store.close()
+    assert broker.reopened()("DBSIZE") == 2
+
+
+def test_a_log_that_is_turned_on_during_a_snapshot_waits_for_it() -> None:
+    broker = Broker(appendonly="no")
+    broker("SET a 1")
+    broker("BGSAVE")
+    broker("CONFIG SET appendonly yes")
+    broker("SET b 2")
+    assert (broker.info("rdb_bgsave_in_progress"), broker.info("aof_rewrite_scheduled")) == (1, 1)
+    for _ in range(2):
+        broker.store.tick()
+    assert (broker.info("rdb_saves"), broker.info("aof_rewrite_in_progress")) == (1, 0)
+    assert broker.reopened(broker.files.copy())("DBSIZE") == 2
+    assert broker.reopened(appendonly="no")("DBSIZE") == 1
 
 
 def test_the_sync_policy_can_be_changed() -> None:

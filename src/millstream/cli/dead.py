@@ -20,7 +20,7 @@ from millstream.worker.stream import Stream
 app = typer.Typer(help="Dead letters: what was given up, why, and sending it back.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The stream that they come from.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="retries, rejected, crashed, expired, malformed, trimmed.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="retries, rejected, crashed, expired, …")]
 Error = Annotated[str | None, typer.Option("--error", help="A part of the error.")]
 OfGroup = Annotated[str | None, typer.Option("--group", help="Only what this group gave up.")]
 Since = Annotated[str | None, typer.Option("--since", help="Not older than: 90s, 15m, 1h, 2d.")]
@@ -72,7 +72,8 @@ def show_letter(
 
 @app.command("redrive", short_help="Send them back to their stream.")
 def redrive_letters(
-    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None, ids: Ids = None,
+    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
+    ids: Ids = None,
     rate: Annotated[float | None, typer.Option("--rate", help="At most so many a second.")] = None,
     limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
     as_json: places.AsJson = False,
@@ -89,7 +90,8 @@ def redrive_letters(
 
 @app.command("discard", short_help="Remove them for good.")
 def discard_letters(
-    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None, ids: Ids = None,
+    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
+    ids: Ids = None,
     limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
     as_json: places.AsJson = False,
 ) -> None:  # fmt: skip
@@ -106,7 +108,9 @@ def _stream(name: str, url: str | None) -> Stream[Any]:
     return Stream[Any](name, places.address(url))
 
 
-def _filter(reason: str | None, error: str | None, group: str | None, since: str | None, ids: list[str] | None) -> Filter:
+def _filter(
+    reason: str | None, error: str | None, group: str | None, since: str | None, ids: list[str] | None
+) -> Filter:
     given = {"reason": reason, "error": error, "group": group, "since": since, "ids": ids or None}
     return filter_of(None, {name: value for name, value in given.items() if value is not None})
 

@@ -87,7 +87,8 @@ def _print_entry(row: Any, as_json: bool) -> None:
         print(json.dumps({"id": row[0].decode(), "fields": fields}), flush=True)
     else:
         said = time.strftime("%H:%M:%S", time.localtime(int(row[0].split(b"-")[0]) / 1000))
-        print(f"{said}  {row[0].decode()}  " + "  ".join(f"{name}={value}" for name, value in fields.items()), flush=True)
+        shown = "  ".join(f"{name}={value}" for name, value in fields.items())
+        print(f"{said}  {row[0].decode()}  {shown}", flush=True)
 
 
 def _shown(value: bytes) -> str:

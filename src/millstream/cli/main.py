@@ -111,8 +111,9 @@ def publish(
     url: places.Url = None,
     as_json: places.AsJson = False,
 ) -> None:
-    publishing.publish(stream, values or [], url=url, as_fields=as_fields, delay=delay, dedupe=dedupe, ttl=ttl, file=file,
-                       as_json=as_json)  # fmt: skip
+    publishing.publish(
+        stream, values or [], url=url, as_fields=as_fields, delay=delay, dedupe=dedupe, ttl=ttl, file=file, as_json=as_json
+    )
 
 
 @app.command(help="The last entries of a stream, and with --follow what comes.")

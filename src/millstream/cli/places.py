@@ -73,7 +73,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def _cell(value: Any) -> str:
-    return "–" if value is None else str(value)
+    return "-" if value is None else str(value)
 
 
 def _plain(value: Any) -> str:

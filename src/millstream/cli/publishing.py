@@ -24,11 +24,12 @@ A line that is no JSON ends it with the line's number; what stood before it has 
 
 
 def publish(
-    stream: str, values: list[str], *, url: str | None, as_fields: bool, delay: float, dedupe: str | None, ttl: float | None,
-    file: str | None, as_json: bool,
+    stream: str, values: list[str], *, url: str | None, as_fields: bool, delay: float, dedupe: str | None,
+    ttl: float | None, file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Append, and say the ids."""
-    with Stream[Any](stream, places.address(url), type=dict[str, str] if as_fields else Any, fields=as_fields) as opened:
+    kind = dict[str, str] if as_fields else Any
+    with Stream[Any](stream, places.address(url), type=kind, fields=as_fields) as opened:
         if as_fields:
             ids = [opened.publish(_fields(values), delay=delay, dedupe=dedupe, ttl=ttl)]
         elif file is not None or values == ["-"]:

@@ -19,6 +19,10 @@ from millstream.delivery import overview
 from millstream.delivery.entries import pairs
 from millstream.delivery.keys import Keys
 
+COLUMNS = (
+    "stream", "group", "in/s", "done/s", "lag", "pending", "released", "waiting", "dead", "consumers", "last sign"
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -91,8 +95,8 @@ def _lines(
         added, done = state.added or 0, counters.get(f"done:{group.name}", 0)
         known = before.get((name, group.name))
         yield Line(
-            name, group.name, added, done, _rate(added, known and known.added, passed_s),
-            _rate(done, known and known.done, passed_s), group.lag, group.pending, group.released, group.waiting,
+            name, group.name, added, done, _rate(added, known.added if known else None, passed_s),
+            _rate(done, known.done if known else None, passed_s), group.lag, group.pending, group.released, group.waiting,
             state.dead, len(consumers), min((each.idle_ms / 1000 for each in consumers), default=None),
         )  # fmt: skip
 
@@ -109,11 +113,11 @@ def _counters(backend: Backend, name: str) -> dict[str, int]:
 
 def _table(lines: list[Line], url: str) -> Table:
     table = Table(title=f"millstream top · {url} · {time.strftime('%H:%M:%S')}", box=None, pad_edge=False)
-    columns = ("stream", "group", "in/s", "done/s", "lag", "pending", "released", "waiting", "dead", "consumers", "last sign")
-    for column in columns:
+    for column in COLUMNS:
         table.add_column(column, justify="left" if column in ("stream", "group") else "right")
     for line in lines:
-        sign = "–" if line.last_sign_s is None else f"{line.last_sign_s:.0f} s"
-        numbers = (line.in_rate, line.done_rate, line.lag, line.pending, line.released, line.waiting, line.dead, line.consumers)
-        table.add_row(line.stream, line.group, *("–" if each is None else f"{each:,}" for each in numbers), sign)
+        sign = "-" if line.last_sign_s is None else f"{line.last_sign_s:.0f} s"
+        numbers = (line.in_rate, line.done_rate, line.lag, line.pending, line.released, line.waiting, line.dead,
+                   line.consumers)  # fmt: skip
+        table.add_row(line.stream, line.group, *("-" if each is None else f"{each:,}" for each in numbers), sign)
     return table

@@ -17,7 +17,7 @@ from millstream.cli.exits import Failure
 from millstream.errors import ConfigError
 from millstream.worker.stream import Stream
 
-HELP: Final = """Run the handlers of streams: MODULE:NAME names a Stream in a Python module that can be imported from here.
+HELP: Final = """Run the handlers of streams: MODULE:NAME names a Stream in a Python module that is found from here.
 
 \b
   millstream worker app:orders

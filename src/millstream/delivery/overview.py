@@ -108,8 +108,16 @@ def group_states(backend: Looks, name: str) -> list[GroupState]:
         lag = row.get("lag")
         people = [each for each in held if each.name.encode() not in (RELEASED, DELAYED)]
         states.append(
-            GroupState(name, _text(group), len(people), int(row["pending"]), int(row["pending"]) - somebodys, waiting,
-                       None if lag is None else int(lag), _text(row["last-delivered-id"]))  # fmt: skip
+            GroupState(
+                name,
+                _text(group),
+                len(people),
+                int(row["pending"]),
+                int(row["pending"]) - somebodys,
+                waiting,
+                None if lag is None else int(lag),
+                _text(row["last-delivered-id"]),
+            )
         )
     return states
 

@@ -131,11 +131,14 @@ class Background:
         journal.forget_old(old)
         self.rewrites.size_after = journal.size
 
-    def begin_rewrite(self, journal: Journal, *, is_log_on: bool) -> None:
-        """Begin to rewrite the log; WriteFailed if not even that works. A log that is off gets just a base."""
+    def begin_rewrite(self, journal: Journal, *, is_log_on: bool, is_first: bool = False) -> None:
+        """Begin to rewrite the log; WriteFailed if not even that works. A log that is off gets just a base.
+
+        The first time, what was logged before does not count: the log begins with what is in memory now.
+        """
         self.rewrites.begin(self._owner.now_ms())
         try:
-            since = journal.switch() if is_log_on else None
+            since = journal.switch(is_first=is_first) if is_log_on else None
         except OSError as error:
             self.note_rewrite(journal, error)
             raise WriteFailed(self._directory, error) from error
@@ -154,6 +157,8 @@ class Background:
             logger.info("The log is rewritten: %d bytes", journal.size)
         elif not isinstance(error, Cancelled):
             logger.error("The log could not be rewritten: %s", error)
+            # without a base it is no log at all: try again and again
+            self.is_rewrite_scheduled |= journal.is_waiting
 
     # Snapshots
 

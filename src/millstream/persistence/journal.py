@@ -82,6 +82,7 @@ class Journal:
         self._job: SyncJob | None = None
         self._retired: list[Handle] = []  # to be closed once no sync runs
         self._is_closed = False
+        self._is_waiting = False  # it is begun and has no base yet
         self._orphans: list[LogFile] = []  # files that a manifest may name that was not written for sure
 
     # Loading
@@ -198,6 +199,11 @@ class Journal:
         return self._job is not None
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether this log has no base yet: the manifest does not name it, and what is there is an older one."""
+        return self._is_waiting
+
+    @property
     def size(self) -> int:
         """Bytes of all files."""
         return self._old_bytes + (self._log.size if self._log is not None else 0)
@@ -215,6 +221,11 @@ class Journal:
         """Take in lines; `flush` writes them."""
         assert self._log is not None, "the log is not open"
         self._log.append(lines)
+
+    def append_encoded(self, db: int, pieces: list[bytes]) -> None:
+        """As append, for lines of one database as they stand in the log, in pieces."""
+        assert self._log is not None, "the log is not open"
+        self._log.append_encoded(db, pieces)
 
     def flush(self, *, sync: bool) -> None:
         """Write what waits and, if asked to, bring it to the device."""
@@ -275,13 +286,14 @@ class Journal:
         handle = self._files.create(self._directory / new.name)
         try:
             self._files.sync_directory(self._directory)
-            if not is_first:
+            if not is_first and not self._is_waiting:
                 self._write_manifest(manifest)
         except BaseException:
             handle.close()
             self._orphans.append(new)
             raise
         self._close_log()
+        self._is_waiting |= is_first
         self._manifest = manifest
         self._old_bytes = self._size_of(manifest.replayed[:-1])
         self._log = AppendLog(handle, 0, keeps_unsynced=self._keeps_unsynced)
@@ -310,6 +322,7 @@ class Journal:
             raise
         manifest = replace(manifest, history=(*manifest.history, *self._orphans))
         self._orphans = []
+        self._is_waiting = False
         self._manifest = manifest
         self._old_bytes = self._size_of(manifest.replayed[:-1])
 
