@@ -1,6 +1,7 @@
-"""The servers of a measurement: ours, Valkey and Redis 8.10, told the same about their log.
+"""The servers of a measurement: ours in its forms, Valkey and Redis 8.10, told the same about their log.
 
-Ours is started through a script of one line, so that whatever starts a real server starts ours too.
+Ours is started through a script of one line, so that whatever starts a real server starts ours too. Its compiled form
+is built where there is none: a copy of the package in a directory that is gone afterwards.
 """
 
 from __future__ import annotations
@@ -8,18 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import find_spec
 from pathlib import Path
 
 import millstream
 from tests.support.servers import RealServer, redis_binary, running, valkey_binary
 
 OURS, VALKEY, REDIS = "ours", "Valkey", "Redis 8.10"
+PLAIN, COMPILED = "plain", "compiled"  # forms of ours
+BUILD_LIMIT_S = 600
+ROOT = Path(__file__).parents[1]
 
 
 class Missing(Exception):
@@ -30,28 +33,46 @@ class Missing(Exception):
 class Binaries:
     """What to start each server with."""
 
-    ours: Path
+    ours: dict[str, Path]  # by form
     valkey: Path
     redis: Path
 
     def of(self, name: str) -> Path:
-        return {OURS: self.ours, VALKEY: self.valkey, REDIS: self.redis}[name]
+        """What to start for a form of ours, or for a peer."""
+        return {**self.ours, VALKEY: self.valkey, REDIS: self.redis}[name]
 
 
 @contextlib.contextmanager
-def binaries(stand_in: Path | None = None) -> Iterator[Binaries]:
-    """All three; `stand_in` is started in place of ours."""
+def binaries(forms: tuple[str, ...] = (PLAIN,), built: Path | None = None) -> Iterator[Binaries]:
+    """All of them; the compiled form of ours is found in the directory `built`, or is built."""
     valkey, redis = valkey_binary(), redis_binary()
     if valkey is None or redis is None:
         raise Missing("a real Redis 8.10 and a Valkey are needed: `make bench-server` sets them up")
     with tempfile.TemporaryDirectory(prefix="millstream-peers-") as directory:
-        yield Binaries(stand_in or our_script(Path(directory)), valkey, redis)
+        place = Path(directory)
+        ours = {form: our_script(place, form, _package(form, place, built)) for form in forms}
+        yield Binaries(ours, valkey, redis)
 
 
-def our_script(directory: Path) -> Path:
-    """A script that becomes our server, with the Python and the package that are used here."""
-    script = directory / "millstream"
-    places = os.pathsep.join([str(Path(millstream.__file__).parents[1]), *filter(None, sys.path)])
+def _package(form: str, place: Path, built: Path | None) -> Path:
+    """Where the package of a form is to be imported from."""
+    if form == PLAIN:
+        return Path(millstream.__file__).parents[1]
+    if built is None:
+        built = place / "built"
+        command = [sys.executable, str(ROOT / "hatch_build.py"), str(built)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_LIMIT_S)
+        if done.returncode:
+            raise Missing(f"the compiled form cannot be built (mypy and setuptools are needed):\n{done.stderr[-2000:]}")
+    if not any(built.glob("millstream/engine/stream.*.so")):
+        raise Missing(f"there is no compiled package in {built}")
+    return built
+
+
+def our_script(directory: Path, form: str, package: Path) -> Path:
+    """A script that becomes our server, with the Python that is used here."""
+    script = directory / f"millstream-{form}"
+    places = os.pathsep.join([str(package), *filter(None, sys.path)])
     python = f"PYTHONPATH={shlex.quote(places)} exec {shlex.quote(sys.executable)}"
     script.write_text(f'#!/bin/sh\n{python} -m millstream serve "$@"\n')
     script.chmod(0o755)
@@ -73,12 +94,6 @@ def serving(found: Binaries, options: tuple[str, ...], *names: str) -> Iterator[
     """These servers, running, by name."""
     with contextlib.ExitStack() as stack:
         yield {name: stack.enter_context(running(found.of(name), *options)) for name in names}
-
-
-def is_compiled() -> bool:
-    """Whether the engine that runs here is the compiled one."""
-    specs = [find_spec(f"millstream.engine.{name}") for name in ("stream", "entries", "pending")]
-    return any(spec is not None and isinstance(spec.loader, ExtensionFileLoader) for spec in specs)
 
 
 def versions(servers: dict[str, RealServer]) -> str:

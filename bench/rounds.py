@@ -7,6 +7,7 @@ noticeable CPU time is left out; what counts is the median of the rounds' ratios
 from __future__ import annotations
 
 import gc
+import math
 import os
 import statistics
 import time
@@ -93,16 +94,24 @@ class Weather:
 
 
 def compare(
-    rounds: int, measure: Callable[[], dict[str, tuple[float, float]]], comparisons: list[Comparison], pids: list[int]
+    rounds: int,
+    measure: Callable[[], dict[str, tuple[float, float]]],
+    comparisons: list[Comparison],
+    pids: list[int],
+    *,
+    deadline_s: float = math.inf,
 ) -> tuple[int, int]:
     """Run `measure` until enough quiet rounds are in (or thrice as many in all); how many counted, how many not.
 
+    Past the deadline (of time.monotonic) it is run once and no more.
     `measure` gives seconds of ours and theirs by the comparison's name and peer.
     """
     weather = Weather(pids)
     kept = dropped = 0
     spare: list[dict[str, tuple[float, float]]] = []
     while kept < rounds and kept + dropped < 3 * rounds:
+        if kept + dropped and time.monotonic() > deadline_s:
+            break
         found = measure()
         if weather.foreign() > FOREIGN_LIMIT:
             dropped += 1

@@ -1,10 +1,11 @@
 """How fast our server is, against Valkey and Redis 8.10 under the same load in the same run.
 
-    python -m bench.server [--quick] [--only PART …]
+    python -m bench.server [--quick] [--only PART …] [--form plain compiled] [--built DIRECTORY]
 
-All servers log with `appendfsync everysec`. One generator loads them in turn and checks every reply; rounds in
+Both forms of ours take part, plain Python and the compiled core, which is built first unless `--built` says where it
+is. All servers log with `appendfsync everysec`. One generator loads them in turn and checks every reply; rounds in
 which others used the machine are left out; what counts is the median of the rounds' ratios. Ends with status 1 if
-a ratio is below what the project promises for the form that runs here: plain Python, or the compiled core.
+a ratio is below what the project promises for its form.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from bench import replay
 from bench.claim_socket import DUE, PAUSE_S, PENDING, Claims, WrongClaim
 from bench.load import LoadFailed, NoCompiler, Run, generator, load, prepare
 from bench.peers import (
-    OURS,
+    COMPILED,
+    PLAIN,
     REDIS,
     VALKEY,
     Binaries,
     Missing,
     binaries,
-    is_compiled,
     log_options,
     log_size,
     serving,
@@ -48,6 +49,7 @@ VALUE_SIZE = 100  # of each entry
 WORKLOADS = ("ping", "xadd", "xreadgroup", "xack")
 TAIL = "its own median"
 MOST_TAIL = 10.0  # a p99 may be so many times the median
+LIMIT_S = 600  # for all rounds: who has had enough time goes on with what was found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +68,25 @@ class Setting:
 
 SETTINGS = (
     Setting(
-        name="pipeline", connections=50, depth=16, requests=40_000, rounds=15,
+        name="pipeline", connections=50, depth=16, requests=40_000, rounds=11,
         promised={"xadd": (0.6, 1.0), "xreadgroup": (1.4, 2.5), "xack": (0.65, 1.1)},
     ),
     Setting(
-        name="single", connections=50, depth=1, requests=20_000, rounds=15,
+        name="single", connections=50, depth=1, requests=20_000, rounds=11,
         promised={"xadd": (0.7, 0.8), "xreadgroup": (0.7, 0.8), "xack": (0.7, 0.8)},
     ),
     # Enough requests that one pause, which holds up each connection once, is less than a hundredth of them.
-    Setting(name="many", connections=500, depth=1, requests=60_000, rounds=5, promised={}, peers=(VALKEY,), tails=True),
+    Setting(name="many", connections=500, depth=1, requests=60_000, rounds=3, promised={}, peers=(VALKEY,), tails=True),
 )  # fmt: skip
 CLAIM_PROMISED = (1.5, 2.0)
 REPLAY_PROMISED = 1.0
 # What a server can do to us: answer wrongly, not start, go away.
 FAILURES = (Closed, LoadFailed, OSError, ReplayFailed, RuntimeError, TimeoutExpired, WrongClaim)
-CLAIM_ROUNDS, REPLAY_ROUNDS = 25, 5
+CLAIM_ROUNDS, REPLAY_ROUNDS = 15, 3
 PARTS = (*(setting.name for setting in SETTINGS), "claim", "replay")
+
+
+Measure = Callable[[], dict[str, tuple[float, float]]]
 
 
 class Rate(Comparison):
@@ -91,7 +96,7 @@ class Rate(Comparison):
         ours, theirs = (_rate(1 / statistics.median(times)) for times in (self.ours, self.theirs))
         low, high = min(self.ratios), max(self.ratios)
         wanted = f"{self.at_least:>6.2f}  {'ok' if self.holds else 'BELOW'}" if self.at_least else ""
-        return f"{self.name:<44} {self.peer:<11} {ours} {theirs} {self.median:>8.2f} {low:>6.2f} {high:>6.2f} {wanted}"
+        return f"{self.name:<54} {self.peer:<11} {ours} {theirs} {self.median:>8.2f} {low:>6.2f} {high:>6.2f} {wanted}"
 
 
 def _rate(per_second: float) -> str:
@@ -112,12 +117,12 @@ class Tail(Comparison):
     def row(self) -> str:
         median, p99 = (statistics.median(times) * 1e3 for times in (self.theirs, self.ours))
         verdict = "ok" if self.holds else "ABOVE"
-        return f"{self.name:<44} {median:>9.2f} {p99:>9.2f} {self.worst:>8.1f} {MOST_TAIL:>8.1f}  {verdict}"
+        return f"{self.name:<54} {median:>9.2f} {p99:>9.2f} {self.worst:>8.1f} {MOST_TAIL:>8.1f}  {verdict}"
 
 
-TAIL_HEADER = f"{'our latency':<44} {'median ms':>9} {'p99 ms':>9} {'worst x':>8} {'at most':>8}"
+TAIL_HEADER = f"{'our latency':<54} {'median ms':>9} {'p99 ms':>9} {'worst x':>8} {'at most':>8}"
 HEADER = (
-    f"{'what':<44} {'against':<11} {'ours/s':>9} {'theirs/s':>9} {'median x':>8} {'min':>6} {'max':>6} {'wanted':>6}"
+    f"{'what':<54} {'against':<11} {'ours/s':>9} {'theirs/s':>9} {'median x':>8} {'min':>6} {'max':>6} {'wanted':>6}"
 )
 
 
@@ -129,8 +134,13 @@ class Bench:
     generator: Path
     options: tuple[str, ...]
     is_logged: bool
-    compiled: bool
-    is_quick: bool  # a fifth of the rounds
+    is_quick: bool  # a third of the rounds
+    deadline_s: float
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The forms of ours that take part."""
+        return tuple(self.found.ours)
 
     def parts(self) -> Iterator[tuple[str, Callable[[], list[Comparison]]]]:
         """Everything that can be measured, by name."""
@@ -142,21 +152,22 @@ class Bench:
     def loaded(self, setting: Setting) -> list[Comparison]:
         """All workloads on all servers, in turn."""
         found: list[Comparison] = [
-            Rate(_title(workload, setting), peer, self._promised(setting, workload, peer))
+            Rate(_title(workload, setting, form), peer, _promised(setting, workload, form, peer))
+            for form in self.forms
             for workload in WORKLOADS
             for peer in setting.peers
         ]
-        found += [Tail(_title(workload, setting), TAIL, 0) for workload in WORKLOADS if setting.tails]
-        with serving(self.found, self.options, OURS, *setting.peers) as servers:
+        if setting.tails:
+            found += [Tail(_title(workload, setting, form), TAIL, 0) for form in self.forms for workload in WORKLOADS]
+        with serving(self.found, self.options, *self.forms, *setting.peers) as servers:
             orders = _orders(servers)
 
             def measure() -> dict[str, tuple[float, float]]:
                 runs = {name: self._load(servers[name], setting) for name in next(orders)}
                 self._expect_logs(servers, setting)
-                return _paired(runs, setting)
+                return _paired(runs, setting, self.forms)
 
-            pids = [server.pid for server in servers.values()]
-            _say(compare(self._rounds(setting.rounds), measure, found, pids))
+            self._compare(setting.rounds, measure, found, servers)
         return found
 
     def _expect_logs(self, servers: dict[str, RealServer], setting: Setting) -> None:
@@ -165,8 +176,13 @@ class Bench:
             if self.is_logged and log_size(server.directory) < setting.requests * VALUE_SIZE:
                 raise LoadFailed(f"{name} was told to log and has hardly anything in its log")
 
-    def _rounds(self, full: int) -> int:
-        return full // 5 if self.is_quick else full
+    def _compare(
+        self, rounds: int, measure: Measure, found: list[Comparison], servers: dict[str, RealServer] | None = None
+    ) -> None:
+        rounds = max(1, rounds // 3) if self.is_quick else rounds
+        pids = [server.pid for server in (servers or {}).values()]
+        kept, dropped = compare(rounds, measure, found, pids, deadline_s=self.deadline_s)
+        print(f"  rounds counted {kept}, left out {dropped}", flush=True)
 
     def _load(self, server: RealServer, setting: Setting) -> dict[str, Run]:
         prepare(server.port, setting.connections)
@@ -176,54 +192,57 @@ class Bench:
         except LoadFailed as error:
             raise LoadFailed(f"{server.name}, {setting.connections} connections: {error}") from error
 
-    def _promised(self, setting: Setting, workload: str, peer: str) -> float:
-        return setting.promised.get(workload, (0, 0))[self.compiled] if peer == VALKEY else 0
-
     def claimed(self) -> list[Comparison]:
         """The claim workload, on those that know it, with and without a log.
 
         Redis logs a claim entry by entry, which costs it more than claiming: a lead with a log alone would be cheap.
         """
-        return [self._claimed(self.options, ""), self._claimed(log_options("no"), ", no log")]
+        return self._claimed(self.options, "") + self._claimed(log_options("no"), ", no log")
 
-    def _claimed(self, options: tuple[str, ...], title: str) -> Comparison:
-        name = f"claim {DUE:,} of {PENDING:,} pending{title}"
-        comparison = Rate(name, REDIS, CLAIM_PROMISED[self.compiled])
-        with serving(self.found, options, OURS, REDIS) as servers:
+    def _claimed(self, options: tuple[str, ...], title: str) -> list[Comparison]:
+        titles = {form: f"claim {DUE:,} of {PENDING:,} pending{title}, {form}" for form in self.forms}
+        found: list[Comparison] = [
+            Rate(title, REDIS, CLAIM_PROMISED[form == COMPILED]) for form, title in titles.items()
+        ]
+        with serving(self.found, options, *self.forms, REDIS) as servers:
             claims = {name: Claims(server) for name, server in servers.items()}
             orders = _orders(servers)
 
             def measure() -> dict[str, tuple[float, float]]:
                 time.sleep(PAUSE_S)
                 took = {name: claims[name].round() for name in next(orders)}
-                return {f"{comparison.name}/{REDIS}": (took[OURS], took[REDIS])}
+                return {f"{title}/{REDIS}": (took[form], took[REDIS]) for form, title in titles.items()}
 
-            pids = [server.pid for server in servers.values()]
-            _say(compare(self._rounds(CLAIM_ROUNDS), measure, [comparison], pids))
-        return comparison
+            self._compare(CLAIM_ROUNDS, measure, found, servers)
+        return found
 
     def replayed(self) -> list[Comparison]:
         """Starting with a long log."""
-        comparison = Rate(f"start with {replay.COMMANDS:,} commands logged", VALKEY, REPLAY_PROMISED)
+        titles = {form: f"start with {replay.COMMANDS:,} commands logged, {form}" for form in self.forms}
+        found: list[Comparison] = [Rate(title, VALKEY, REPLAY_PROMISED) for title in titles.values()]
         with tempfile.TemporaryDirectory(prefix="millstream-replay-") as directory:
-            logs = {name: self._log(name, Path(directory) / name) for name in (OURS, VALKEY)}
+            logs = {name: self._log(name, Path(directory) / name) for name in (*self.forms, VALKEY)}
             print("  MB of log:", ", ".join(f"{name} {log.size / 1e6:.0f}" for name, log in logs.items()))
             orders = _orders(logs)
 
             def measure() -> dict[str, tuple[float, float]]:
                 took = {name: logs[name].round() for name in next(orders)}
-                return {f"{comparison.name}/{VALKEY}": (took[OURS], took[VALKEY])}
+                return {f"{title}/{VALKEY}": (took[form], took[VALKEY]) for form, title in titles.items()}
 
-            _say(compare(self._rounds(REPLAY_ROUNDS), measure, [comparison], []))
-        return [comparison]
+            self._compare(REPLAY_ROUNDS, measure, found)
+        return found
 
     def _log(self, name: str, directory: Path) -> Replay:
         directory.mkdir()
         return Replay(self.generator, self.found.of(name), log_options(), directory)
 
 
-def _title(workload: str, setting: Setting) -> str:
-    return f"{workload.upper()}, {setting.connections} connections, pipeline {setting.depth}"
+def _title(workload: str, setting: Setting, form: str) -> str:
+    return f"{workload.upper()}, {setting.connections} connections, pipeline {setting.depth}, {form}"
+
+
+def _promised(setting: Setting, workload: str, form: str, peer: str) -> float:
+    return setting.promised.get(workload, (0, 0))[form == COMPILED] if peer == VALKEY else 0
 
 
 def _orders(names: Iterable[str]) -> Iterator[list[str]]:
@@ -233,19 +252,17 @@ def _orders(names: Iterable[str]) -> Iterator[list[str]]:
         yield every[turn % len(every) :] + every[: turn % len(every)]
 
 
-def _paired(runs: dict[str, dict[str, Run]], setting: Setting) -> dict[str, tuple[float, float]]:
+def _paired(
+    runs: dict[str, dict[str, Run]], setting: Setting, forms: tuple[str, ...]
+) -> dict[str, tuple[float, float]]:
     """Seconds a request by comparison, and our p99 and median in seconds."""
     found = {}
-    for workload in WORKLOADS:
-        ours, title = runs[OURS][workload], _title(workload, setting)
+    for form, workload in itertools.product(forms, WORKLOADS):
+        ours, title = runs[form][workload], _title(workload, setting, form)
         for peer in setting.peers:
             found[f"{title}/{peer}"] = (1 / ours.per_second, 1 / runs[peer][workload].per_second)
         found[f"{title}/{TAIL}"] = (ours.p99_us / 1e6, ours.p50_us / 1e6)
     return found
-
-
-def _say(counted: tuple[int, int]) -> None:
-    print(f"  rounds counted {counted[0]}, left out {counted[1]}", flush=True)
 
 
 def _run(bench: Bench, wanted: list[str]) -> int:
@@ -275,24 +292,25 @@ def _print_tables(found: list[Comparison]) -> None:
 
 
 def _introduce(bench: Bench) -> None:
-    form = "compiled core" if bench.compiled else "plain Python"
-    with serving(bench.found, bench.options, OURS, VALKEY, REDIS) as servers:
-        print(f"{versions(servers)}; {form}, CPython {platform.python_version()}, {os.cpu_count()} cores", flush=True)
+    with serving(bench.found, bench.options, bench.forms[0], VALKEY, REDIS) as servers:
+        forms = " and ".join(bench.forms)
+        print(f"{versions(servers)}; {forms}, CPython {platform.python_version()}, {os.cpu_count()} cores", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the rounds")
+    parser.add_argument("--quick", action="store_true", help="a third of the rounds")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--appendonly", choices=("yes", "no"), default="yes", help="but for the replay, which needs it")
     parser.add_argument("--appendfsync", choices=("always", "everysec", "no"), default="everysec")
-    parser.add_argument("--stand-in", type=Path, help="a server binary to measure in place of ours")
+    parser.add_argument("--form", nargs="+", choices=(PLAIN, COMPILED), default=(PLAIN, COMPILED))
+    parser.add_argument("--built", type=Path, help="where the compiled package is, if it is not to be built")
     options = parser.parse_args()
     try:
-        with generator() as built, binaries(options.stand_in) as found:
+        with generator() as built, binaries(tuple(options.form), options.built) as found:
             bench = Bench(
                 found=found, generator=built, options=log_options(options.appendonly, options.appendfsync),
-                is_logged=options.appendonly == "yes", compiled=is_compiled(), is_quick=options.quick,
+                is_logged=options.appendonly == "yes", is_quick=options.quick, deadline_s=time.monotonic() + LIMIT_S,
             )  # fmt: skip
             _introduce(bench)
             return _run(bench, list(options.only))

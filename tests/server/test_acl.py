@@ -494,7 +494,7 @@ def test_the_log_says_what_where_and_who(world: World, a: Peer) -> None:
     a("CONFIG RESETSTAT")
     assert denied == {
         b"acl_access_denied_auth": b"1", b"acl_access_denied_cmd": b"1", b"acl_access_denied_key": b"1",
-        b"acl_access_denied_channel": b"1",
+        b"acl_access_denied_channel": b"1", b"acl_access_denied_tls_cert": b"0",
     }  # fmt: skip
 
 

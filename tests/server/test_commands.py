@@ -157,7 +157,9 @@ def test_every_command_has_documentation(a: Peer) -> None:
 def test_info_has_sections_in_order_and_none_for_what_it_does_not_know(a: Peer) -> None:
     text = a("INFO").split(b"\r\n", 1)[1]
     titles = re.findall(rb"^# (\w+)\r$", text, re.MULTILINE)
-    usual = b"Server Clients Memory Persistence Stats Replication CPU Modules Errorstats Cluster Keyspace"
+    usual = (
+        b"Server Clients Memory Persistence Threads Stats Replication CPU Hotkeys Modules Errorstats Cluster Keyspace"
+    )
     assert titles == usual.split()
     assert a("INFO nope") == b"$0\r\n\r\n"
     assert b"# Commandstats\r\n" in a("INFO everything")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from millstream.clock import ManualClock
 from millstream.engine.commands import execute
 from millstream.engine.keyspace import Keyspace
 from millstream.errors import CommandError
+from millstream.persistence.store import Store
 from millstream.server import sizes
 from millstream.server.hub import Hub
 from millstream.server.memory import STARTUP
@@ -291,3 +293,40 @@ def test_a_script_is_refused_its_first_write_and_no_later_one(world: World, a: P
     script = "redis.call('set', 'a', string.rep('x', 5000)) return redis.call('set', 'b', 1)"
     assert a(["EVAL", script, 2, "a", "b"]) == b"+OK\r\n"
     assert a("SET c 1") == OOM
+
+
+def test_what_a_file_brings_is_counted_at_once(tmp_path: Path) -> None:
+    hub = Hub(settings={"dir": str(tmp_path), "appendonly": "yes", "enable-debug-command": "yes"})
+    store = Store(hub, tmp_path, in_background=False)
+    store.open()
+    hub.store = store
+    peer = Peer(hub)
+    peer(["SET", "k", "x" * 3_000_000])
+    store.settle()
+    store.close()
+    again = Hub(settings={"dir": str(tmp_path), "appendonly": "yes", "maxmemory": "2mb", "enable-debug-command": "yes"})
+    store = Store(again, tmp_path, in_background=False)
+    store.open()
+    again.store = store
+    peer = Peer(again)
+    assert peer("SET other x").startswith(b"-OOM "), "not only after the first change"
+    peer("DEL k")
+    assert peer("SET other x") == b"+OK\r\n"
+    assert peer("DEBUG LOADAOF") == b"+OK\r\n"
+    assert peer("SET other x") == b"+OK\r\n"
+    store.close()
+
+
+def test_subscriptions_take_memory_too(world: World) -> None:
+    peer, listener = world.peer(), world.peer(3)
+    used = int(peer("INFO memory").split(b"used_memory:")[1].split(b"\r\n")[0])
+    peer(f"CONFIG SET maxmemory {used + 20_000}")
+    answers = [listener(f"SUBSCRIBE channel-{number}") for number in range(100)]
+    assert answers[0].startswith(b">3\r\n")
+    assert answers[-1] == OOM
+    listener("UNSUBSCRIBE")
+    assert peer("SET k v") == b"+OK\r\n"
+    assert listener(["SUBSCRIBE", "x" * 30_000]) == OOM
+    assert listener("SUBSCRIBE again").startswith(b">3\r\n")
+    listener.session.close()
+    assert world.hub.pubsub.size == 0

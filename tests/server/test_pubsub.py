@@ -183,3 +183,21 @@ def test_a_transaction_tells_as_it_runs(world: World, a: Peer) -> None:
     for request in ("MULTI", "XADD s 1-0 f v", "XDEL s 1-0", "EXEC"):
         a(request)
     assert told(peer) == [b"__keyspace@0__:s xadd", b"__keyspace@0__:s xdel"]
+
+
+def test_who_wants_no_replies_is_still_told_of_subscriptions(world: World, a: Peer) -> None:
+    quiet = world.peer(3)
+    quiet("CLIENT REPLY OFF")
+    assert quiet("SUBSCRIBE c") == b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    a("PUBLISH c hi")
+    assert quiet.read() == b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n"
+    assert quiet("PING") == b""
+
+
+def test_events_that_the_setting_does_not_show_are_told_all_the_same(listener: Peer, a: Peer) -> None:
+    a("CONFIG SET notify-keyspace-events EAo")
+    listener("PSUBSCRIBE __keyevent*")
+    a("SET k 1")
+    listener.read()
+    a("SET k 2")
+    assert b":overwritten\r\n" in listener.read()

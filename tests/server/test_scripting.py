@@ -497,3 +497,11 @@ def test_without_lua_other_scripts_say_what_to_install(without_lua: Peer) -> Non
     assert without_lua("FUNCTION FLUSH") == b"+OK\r\n"
     assert without_lua("SCRIPT FLUSH") == b"+OK\r\n"
     assert without_lua("FCALL f 0") == b"-ERR Function not found\r\n"
+
+
+@lua
+def test_the_case_of_a_functions_name_does_not_matter(a: Peer) -> None:
+    a(["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('Hello', function() return 1 end)"])
+    assert a("FCALL HELLO 0") == a("FCALL hello 0") == b":1\r\n"
+    again = a(["FUNCTION", "LOAD", "#!lua name=other\nredis.register_function('HELLO', function() return 2 end)"])
+    assert again == b"-ERR Function HELLO already exists\r\n"

@@ -348,3 +348,20 @@ def test_running_out_of_memory_at_any_point_leaves_everything_whole() -> None:
             assert peer(["EVAL", "return 'alive'", 0]) == b"$5\\r\\nalive\\r\\n", held
     """
     run_apart(program)
+
+
+def test_unpacking_more_than_can_be_counted_is_an_error() -> None:
+    """Lua 5.1 counts results in 32 bits, and wrote over its own memory when they overflowed."""
+    run_apart(
+        """
+        from millstream.server.hub import Hub
+        from tests.server.support import Peer
+
+        peer = Peer(Hub())
+        for first, last in ((-2, 2147483647), (0, 2147483647), (-2147483648, -2), (1, 1e300), (-1e300, 1)):
+            reply = peer(["EVAL", f"return {{unpack({{1, 2, 3}}, {first}, {last})}}", 0])
+            assert b"too many results to unpack" in reply, (first, last, reply)
+        assert peer(["EVAL", "return {unpack({1, 2, 3}, 2, 3)}", 0]) == b"*2\\r\\n:2\\r\\n:3\\r\\n"
+        assert peer(["EVAL", "return select('#', unpack({}, -2147483648, -2147483646))", 0]) == b":3\\r\\n"
+        """
+    )

@@ -203,3 +203,29 @@ def test_a_transaction_is_logged_as_one(world: World, a: Peer) -> None:
     a("GET k")
     a("EXEC")
     assert world.logged() == [[b"SET k 1"]]
+
+
+def test_a_missing_key_that_swapdb_replaces_by_one_that_has_run_out_has_not_changed(world: World, a: Peer) -> None:
+    world.hub.active_expiry = False
+    a("SET x v PX 1")
+    world.clock.advance(10)
+    for request in ("SELECT 1", "WATCH x", "SWAPDB 0 1", "MULTI", "PING"):
+        a(request)
+    assert a("EXEC") == b"*1\r\n+PONG\r\n"
+
+
+def test_a_key_that_swapdb_replaces_by_one_that_has_run_out_has_changed(world: World, a: Peer) -> None:
+    world.hub.active_expiry = False
+    a("SET x v PX 1")
+    world.clock.advance(10)
+    for request in ("SELECT 1", "SET x live", "WATCH x", "SWAPDB 0 1", "MULTI", "PING"):
+        a(request)
+    assert a("EXEC") == CHANGED
+
+
+def test_who_monitors_sees_the_commands_of_a_transaction_before_its_end(world: World, a: Peer, b: Peer) -> None:
+    b("MONITOR")
+    for request in ("MULTI", "SET k v", "EXEC"):
+        a(request)
+    shown = [line.split(b"] ")[1] for line in b.read().split(b"\r\n")[:-1]]
+    assert shown == [b'"MULTI"', b'"SET" "k" "v"', b'"EXEC"']

@@ -87,7 +87,7 @@ def _stream(backend: Backend, state: StreamState) -> Iterator[Finding]:
         yield Finding("warning", about, f"{state.length} entries and no group: nobody works on them",
                       "millstream worker app:stream")  # fmt: skip
     if state.length > LONG_STREAM:
-        yield Finding("warning", about, f"{state.length} entries: what keeps them? a group that is not read, or retain=all",
+        yield Finding("warning", about, f"{state.length} entries: a group that is not read, or retain=all, keeps them",
                       f"millstream groups {state.name}")  # fmt: skip
     found = [finding for group in groups for finding in _group(backend, group)]
     yield from found or [Finding("ok", about, f"{state.length} entries, {len(groups)} groups, nothing stuck")]
@@ -101,8 +101,8 @@ def _group(backend: Backend, group: GroupState) -> Iterator[Finding]:
     living = [each for each in consumers if each.idle_ms <= SILENT_S * 1000 and each.name[:1] != "~"]
     if silent:
         held = sum(each.pending for each in silent)
-        yield Finding("problem", about, f"{held} entries with {len(silent)} consumers that gave no sign for {SILENT_S} s, "
-                      f"the longest {max(each.idle_ms for each in silent) // 1000} s",
+        yield Finding("problem", about, f"{held} entries with {len(silent)} consumers that gave no sign for "
+                      f"{SILENT_S} s, the longest {max(each.idle_ms for each in silent) // 1000} s",
                       "millstream worker app:stream    # a worker takes them over; " + command)  # fmt: skip
     if (group.lag or group.released) and not living:
         yield Finding("problem", about, f"{group.lag or 0} entries wait, {group.released} are released, "

@@ -112,8 +112,9 @@ def publish(
     as_json: places.AsJson = False,
 ) -> None:
     publishing.publish(
-        stream, values or [], url=url, as_fields=as_fields, delay=delay, dedupe=dedupe, ttl=ttl, file=file, as_json=as_json
-    )
+        stream, values or [], url=url, as_fields=as_fields, delay=delay, dedupe=dedupe, ttl=ttl, file=file,
+        as_json=as_json,
+    )  # fmt: skip
 
 
 @app.command(help="The last entries of a stream, and with --follow what comes.")

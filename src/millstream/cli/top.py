@@ -96,8 +96,8 @@ def _lines(
         known = before.get((name, group.name))
         yield Line(
             name, group.name, added, done, _rate(added, known.added if known else None, passed_s),
-            _rate(done, known.done if known else None, passed_s), group.lag, group.pending, group.released, group.waiting,
-            state.dead, len(consumers), min((each.idle_ms / 1000 for each in consumers), default=None),
+            _rate(done, known.done if known else None, passed_s), group.lag, group.pending, group.released,
+            group.waiting, state.dead, len(consumers), min((each.idle_ms / 1000 for each in consumers), default=None),
         )  # fmt: skip
 
 

@@ -190,6 +190,40 @@ class EntryLog:
         block.fragments.append(fragment)  # type: ignore[union-attr]  # the last block is never sealed
         self.length += 1
 
+    def append_bulks(self, ids: list[bytes], key: int, name: bytes, bulks: list[bytes], settings: Settings) -> None:
+        """Add entries that have this one field; their keys are `key` and those that follow it.
+
+        The values are bulk strings, as they came and as they will be sent, of 21 to 4095 bytes: so no number is
+        among them, and their sizes are known from those of the strings.
+        """
+        # As append_field, entry by entry, with what does not change in between looked up once.
+        most = settings.stream_node_max_entries
+        limit = settings.stream_node_max_bytes - 4 - len(name)
+        block = self.blocks[-1] if self.blocks else self._block_for(key, [name, bulk_content(bulks[0])], settings)
+        distance, seq = _distance(key, block.first)
+        for at, bulk in enumerate(bulks):
+            size = len(bulk)
+            size -= 7 if size <= 106 else 8 if size <= 1007 else 9
+            count = len(block.ids) + block.dead
+            if count and (count >= 127 or 0 < most <= count or block.size + size >= limit):
+                if at:
+                    block.last = key + at - 1
+                block = self._block_for(key + at, [name, bulk_content(bulk)], settings)
+                distance, seq = _distance(key + at, block.first)
+            listed = size + (2 if size < 64 else 3 if size < 126 else 4)
+            if block.name == name:
+                fragment = block.prefix + bulk
+                listed += 4
+            else:
+                fragment = b"*2\r\n$%d\r\n%b\r\n%b" % (len(name), name, bulk)
+                listed += 6 + element_size(name)
+            block.size += listed + distance + (2 if 0 <= seq < 128 else integer_size(_wrap(seq)))
+            seq += 1
+            block.ids.append(ids[at])
+            block.fragments.append(fragment)  # type: ignore[union-attr]  # the last block is never sealed
+        block.last = key + len(ids) - 1
+        self.length += len(ids)
+
     def _put(self, block: Block, entry_id: bytes, key: int, fragment: bytes) -> None:
         block.last = key
         block.ids.append(entry_id)
@@ -413,6 +447,11 @@ def _branch(above: int, depth: int) -> int:
     return 2 if depth - above - 1 > 0 else 1
 
 
+def bulk_content(bulk: bytes) -> bytes:
+    """What a bulk string holds."""
+    return bulk[bulk.index(b"\n") + 1 : -2]
+
+
 def encode_fields(fields: list[bytes]) -> bytes:
     """Names and values as a RESP array."""
     parts = [b"*%d\r\n" % len(fields)]
@@ -479,9 +518,18 @@ def _entry_size(fields: list[bytes], names: list[bytes]) -> int:
 
 
 def _distance_size(key: int, first: int) -> int:
-    ms = _wrap((key >> 64) - (first >> 64))
-    seq = _wrap((key & 0xFFFFFFFFFFFFFFFF) - (first & 0xFFFFFFFFFFFFFFFF))
-    return integer_size(ms) + integer_size(seq)
+    ms = (key >> 64) - (first >> 64)
+    seq = (key & 0xFFFFFFFFFFFFFFFF) - (first & 0xFFFFFFFFFFFFFFFF)
+    if 0 <= ms < 128 and 0 <= seq < 128:
+        return 4
+    return integer_size(_wrap(ms)) + integer_size(_wrap(seq))
+
+
+def _distance(key: int, first: int) -> tuple[int, int]:
+    """How much room the distance in milliseconds takes, and the one in sequence numbers."""
+    ms = (key >> 64) - (first >> 64)
+    seq = (key & 0xFFFFFFFFFFFFFFFF) - (first & 0xFFFFFFFFFFFFFFFF)
+    return 2 if 0 <= ms < 128 else integer_size(_wrap(ms)), seq
 
 
 def _wrap(value: int) -> int:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 Matcher: TypeAlias = Callable[[bytes], bool]
+_MOST_STARS: Final = 1000  # with something between them
 _KEPT_SIZE: Final = 1024  # longer patterns are not worth the memory of remembering them
 
 
@@ -30,8 +31,14 @@ def compiled(pattern: bytes, ignore_case: bool = False) -> Matcher:
     return _kept(pattern, ignore_case) if len(pattern) <= _KEPT_SIZE else _made(pattern, ignore_case)
 
 
+def _never(text: bytes) -> bool:
+    return False
+
+
 def _made(pattern: bytes, ignore_case: bool) -> Matcher:
     parts, least = _parts(pattern)
+    if len(parts) > _MOST_STARS and sum(map(bool, parts)) > _MOST_STARS:
+        return _never  # Redis gives up at so many
     if pattern and not any(parts):
         return bool  # stars alone: in Redis they match every text but the empty one
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)

@@ -30,6 +30,8 @@ class Settings:
     stream_node_max_bytes: int = 4096  # 0: no limit but 2**30
     stream_idmp_duration: int = 100  # seconds, for streams made from now on
     stream_idmp_maxsize: int = 100  # ids a producer, for streams made from now on
+    rdbcompression: bool = True  # of what DUMP answers
+    sanitize_dump_payload: bool = False  # RESTORE refuses what no server writes although it can be made sense of
 
 
 @dataclass(slots=True)
@@ -47,12 +49,13 @@ class Database:
 class Keyspace:
     """All databases and the settings their commands follow."""
 
-    __slots__ = ("databases", "random_state", "settings")
+    __slots__ = ("databases", "keeps_expired", "random_state", "settings")
 
     def __init__(self, databases: int = 16, settings: Settings | None = None) -> None:
         self.databases = [Database(index) for index in range(databases)]
         self.settings = settings or Settings()
         self.random_state = 0x9E3779B97F4A7C15
+        self.keeps_expired = False  # a key whose time has come is gone for commands, but is not removed yet
 
     def pick(self, below: int) -> int:
         """A number from 0 to below - 1; a fixed sequence (xorshift), so that runs can be repeated."""
@@ -150,6 +153,7 @@ class Call:
         db = db or self.db
         if key in db.expires and self.is_due(key, db):
             self.expire_now(key, db)
+            return None
         return db.values.get(key)
 
     def lookup_to_read(self, key: bytes) -> object | None:
@@ -216,7 +220,9 @@ class Call:
         return value
 
     def expire_now(self, key: bytes, db: Database) -> None:
-        """Remove a key whose time has come: logged as DEL, told as `expired`."""
+        """Remove a key whose time has come: logged as DEL, told as `expired`; unless nothing may change now."""
+        if self.keyspace.keeps_expired:
+            return
         self.remove(key, db)
         self.log(b"DEL", key, db=db)
         self.event("x", b"expired", key, db)

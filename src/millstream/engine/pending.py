@@ -342,6 +342,10 @@ class PendingList:
         if not len(mine) & 63 or not len(everyone.ids) & 63:
             self.keep_small(consumer)
 
+    def deliver_above(self, consumer: Consumer, now_ms: int, ids: list[bytes], block: Block) -> None:
+        """As deliver, for entries of one block whose last key is not known."""
+        self.deliver(consumer, now_ms, ids, [block] * len(ids), -1)
+
     def create(
         self,
         consumer: Consumer | None,

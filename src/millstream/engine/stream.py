@@ -83,6 +83,15 @@ class Stream:
         if added != I64_MAX:
             self.entries_added = added + 1
 
+    def append_bulks(self, ids: list[bytes], key: int, name: bytes, bulks: list[bytes], settings: Settings) -> None:
+        """As append, for entries with this one field; see `EntryLog.append_bulks`."""
+        entries = self.entries
+        if not entries.length:
+            self._first = key
+        entries.append_bulks(ids, key, name, bulks, settings)
+        self.last = key + len(ids) - 1
+        self.entries_added = min(self.entries_added + len(ids), I64_MAX)
+
     # Deleting
 
     def delete(self, entry_id: bytes, key: int) -> bool:

@@ -61,11 +61,17 @@ class LineEncoder:
         parts: list[bytes] = []
         for db, argv in lines:
             if db != self._db:
-                parts.append(encode_line((b"SELECT", b"%d" % db)))
-                self._db = db
+                parts.append(self.select(db))
             fence = _FENCES.get(argv) if len(argv) == 1 else None
             parts.append(fence or self.encode_one(argv))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def select(self, db: int) -> bytes:
+        """What has to stand before a line of this database: nothing if the last one was of it too."""
+        if db == self._db:
+            return b""
+        self._db = db
+        return encode_line((b"SELECT", b"%d" % db))
 
     def encode_one(self, argv: tuple[bytes, ...]) -> bytes:
         """One line, whatever the database. A word list written out as one format takes half the time."""
@@ -143,6 +149,12 @@ class AppendLog:
     def append(self, lines: Iterable[LogLine]) -> None:
         """Take in lines; the next `write` writes them."""
         data = self._encoder.encode(lines)
+        self._waiting.append(data)
+        self.waiting_bytes += len(data)
+
+    def append_encoded(self, db: int, pieces: list[bytes]) -> None:
+        """As append, for lines of one database that are encoded already, cut into pieces anywhere."""
+        data = self._encoder.select(db) + b"".join(pieces)
         self._waiting.append(data)
         self.waiting_bytes += len(data)
 

@@ -138,6 +138,7 @@ class Background:
         """
         self.rewrites.begin(self._owner.now_ms())
         try:
+            journal.make_room()
             since = journal.switch(is_first=is_first) if is_log_on else None
         except OSError as error:
             self.note_rewrite(journal, error)

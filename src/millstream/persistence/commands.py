@@ -40,7 +40,7 @@ def dump(call: Call, argv: list[bytes]) -> Reply:
     value = call.lookup_to_read(argv[1])
     if value is None:
         return None
-    return dump_payload(value, compress=_is_small(value), now_ms=call.now_ms)
+    return dump_payload(value, compress=call.settings.rdbcompression and _is_small(value), now_ms=call.now_ms)
 
 
 def _is_small(value: object) -> bool:
@@ -105,7 +105,8 @@ def restore(call: Call, argv: list[bytes]) -> Reply:
     if old is not None and not words.replace:
         raise fault(BUSY_KEY)
     ttl = _within(argv[2], I64_MAX, BAD_TTL)
-    value = restore_payload(argv[3], call.settings, call.now_ms)
+    is_checked = call.settings.sanitize_dump_payload and not call.trusted
+    value = restore_payload(argv[3], call.settings, call.now_ms, sanitize=is_checked)
     at_ms = ttl if words.absolute or not ttl else ttl + call.now_ms
     # a time beyond what 64 bits hold has wrapped to the past in Redis
     if ttl and (at_ms <= call.now_ms or at_ms > I64_MAX) and not call.trusted:

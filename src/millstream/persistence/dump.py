@@ -63,7 +63,7 @@ class Dump:
             with _switching_often() if self.makes_way else contextlib.nullcontext():
                 self._write()
         except Exception as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # which has this dump, and with it the whole copy
             self.discard()
 
     def start(self, done: Callable[[Dump], None]) -> threading.Thread:

@@ -31,6 +31,7 @@ class Host(Protocol):
     keyspace: Keyspace
     dirty: int  # changes since the last snapshot
     gates: list[Any]  # (session, row, argv) -> CommandError or None: reasons to refuse a command
+    encoded_journal: Callable[[int, list[bytes]], None] | None  # as `journal`: a database, lines as they are written
     setting_hooks: list[Callable[[str], None]]  # called with the name of a setting that has changed
     before_replies: Callable[[], CommandError | None] | None  # called before replies go out
 

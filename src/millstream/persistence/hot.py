@@ -2,6 +2,7 @@
 
     XADD key id field value …                                      an entry appended
     XCLAIM key group consumer 0 id TIME t RETRYCOUNT n FORCE JUSTID LASTID id    an entry delivered
+    XCLAIM key group consumer 0 id … TIME t RETRYCOUNT n FORCE JUSTID            some entries delivered
     XGROUP SETID key group id ENTRIESREAD n                        how far the group has come with it
     XACK key group id                                              an entry acknowledged
 
@@ -12,11 +13,14 @@ engine's own command, as is everything that is not quite of this form. A test ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from millstream.engine.entries import Block
 from millstream.engine.groups import Group
 from millstream.engine.keyspace import Keyspace
 from millstream.engine.stream import Stream
+
+_FIRST_DELIVERY: Final = [b"RETRYCOUNT", b"1", b"FORCE", b"JUSTID"]
 
 Form = Callable[[list[bytes]], bool]
 
@@ -74,8 +78,8 @@ class HotForms:
 
         The first delivery of an entry, behind all others of its group: what a read of new entries leaves in the log.
         """
-        if len(argv) != 14:
-            return False
+        if len(argv) != 14 or argv[6] != b"TIME":
+            return self._claim_some(argv)
         _, key, name, owner, idle, entry_id, time_word, time, count_word, count, force, just_id, last_word, last = argv
         stream = self._values.get(key)
         if (
@@ -105,6 +109,33 @@ class HotForms:
         pending.deliver_one(consumer, time_ms, block.ids[self._at], block)
         consumer.seen_ms = consumer.active_ms = self._now_ms
         self._at += 1
+        return True
+
+    def _claim_some(self, argv: list[bytes]) -> bool:
+        """XCLAIM key group consumer 0 id [id ...] TIME ms RETRYCOUNT 1 FORCE JUSTID"""
+        if len(argv) < 12 or argv[4] != b"0":
+            return False
+        time_word, time, *rest = argv[-6:]
+        stream = self._values.get(argv[1])
+        if type(stream) is not Stream or time_word != b"TIME" or not time.isdigit() or rest != _FIRST_DELIVERY:
+            return False
+        group = stream.groups.get(argv[2])
+        consumer = None if group is None else group.consumers.get(argv[3])
+        if group is None or consumer is None:
+            return False
+        holds = group.pending.owned.holds
+        time_ms = int(time)
+        if time_ms > self._now_ms or (holds and holds[-1].time_ms > time_ms):
+            return False
+        block = self._find_new(stream, group, argv[5])
+        if block is None:
+            return False
+        ids = block.ids[self._at : self._at + len(argv) - 11]
+        if ids != argv[5:-6]:
+            return False
+        group.pending.deliver_above(consumer, time_ms, ids, block)
+        consumer.seen_ms = consumer.active_ms = self._now_ms
+        self._at += len(ids)
         return True
 
     def _find_new(self, stream: Stream, group: Group, entry_id: bytes) -> Block | None:

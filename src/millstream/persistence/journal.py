@@ -278,7 +278,7 @@ class Journal:
         The first one of a log is not named before it has a base: what an older log holds does not belong to it.
         """
         self.flush(sync=True)
-        self._files.make_directory(self._directory)
+        self.make_room()
         manifest = self._manifest.with_incr(self._stem)
         new = manifest.incrs[-1]
         # the number is used up, whatever happens now
@@ -298,6 +298,10 @@ class Journal:
         self._old_bytes = self._size_of(manifest.replayed[:-1])
         self._log = AppendLog(handle, 0, keeps_unsynced=self._keeps_unsynced)
         return new
+
+    def make_room(self) -> None:
+        """Have a directory to write to; a log that was never on has none yet."""
+        self._files.make_directory(self._directory)
 
     def new_base(self, ending: str) -> LogFile:
         """The base that is to be written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ class Snapshots:
     failures: int = 0  # in a row
     loaded_keys: int = 0
     dirty_before: int = 0  # changes when the current one was begun
+    on_end: Callable[[], None] | None = None  # called when one is written, or is not
 
     def begin(self, now_ms: int, dirty: int) -> None:
         self.started_ms = self.tried_ms = now_ms
@@ -33,6 +34,8 @@ class Snapshots:
         self.started_ms = None
         self.last_took_s = took_ms // 1000
         self.last_failed = not succeeded
+        if self.on_end is not None:
+            self.on_end()
         if not succeeded:
             self.failures += 1
             return 0

@@ -55,7 +55,7 @@ class ServerCall(Call):
 
     def touch(self, key: bytes, db: Database | None = None) -> None:
         """The key was modified in a way that WATCH must see."""
-        if len(self.hub.watches) or self.hub.counts_memory:
+        if len(self.hub.watches) or self.hub.counts_memory or self.hub.tracking.is_on:
             self.touches.append(((db or self.db).index, key))
 
     def event(self, kind: str, name: bytes, key: bytes, db: Database | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from millstream.engine.args import I64_MAX, U64_MAX, as_integer
 from millstream.engine.faults import SYNTAX, fault
+from millstream.engine.floats import parse_double
 from millstream.engine.glob import compiled
 from millstream.errors import CommandError, ConfigError
 from millstream.server import notify
@@ -123,7 +124,11 @@ def _events(word: bytes) -> bytes:
     letters = notify.parse(word)
     if letters is None:
         raise BadValue(notify.BAD_CLASS)
-    return notify.to_text(letters)
+    return "".join(sorted(letters)).encode()  # all of them: what is shown leaves some out
+
+
+def _shown_events(letters: bytes) -> bytes:
+    return notify.to_text(notify.parse(letters) or frozenset())
 
 
 def _save_points(word: bytes) -> bytes:
@@ -145,13 +150,37 @@ def _output_limits(words: bytes) -> bytes:
         raise BadValue(str(reason)) from None
 
 
+def _percentiles(words: bytes) -> bytes:
+    """Numbers from 0 to 100."""
+    found = []
+    for word in words.split():
+        share = parse_double(word)
+        if share is None or not 0 <= share <= 100:
+            raise BadValue("Invalid latency-tracking-info-percentiles parameters")
+        found.append(b"%g" % share)
+    return b" ".join(found)
+
+
 _POLICIES: Final = (
     "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "volatile-lrm",
     "allkeys-lru", "allkeys-lfu", "allkeys-random", "allkeys-lrm", "noeviction",
 )  # fmt: skip
 _IMMUTABLE: Final = "can't set immutable config"
+_FROZEN: Final = {
+    "bind": "Failed to bind to specified addresses: they are fixed while the server runs.",
+    "port": "Unable to listen on this port: it is fixed while the server runs.",
+    "tls-port": "Unable to listen on this port: it is fixed while the server runs.",
+}
 _PROTECTED: Final = "can't set protected config"
 _MEBI: Final = 1 << 20
+# Settings that Redis knows by an older name too.
+_OLDER_NAMES: Final = {
+    "busy-reply-threshold": "lua-time-limit",
+    "hash-max-listpack-entries": "hash-max-ziplist-entries", "hash-max-listpack-value": "hash-max-ziplist-value",
+    "list-max-listpack-size": "list-max-ziplist-size",
+    "zset-max-listpack-entries": "zset-max-ziplist-entries", "zset-max-listpack-value": "zset-max-ziplist-value",
+}  # fmt: skip
+_TWINS: Final = _OLDER_NAMES | {old: new for new, old in _OLDER_NAMES.items()}
 
 OPTIONS: Final[dict[str, Option]] = {
     "acl-pubsub-default": Option(b"resetchannels", one_of("allchannels", "resetchannels")),
@@ -170,6 +199,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "client-output-buffer-limit": Option(DEFAULT_OUTPUT_LIMITS, _output_limits, adds=True),
     "client-query-buffer-limit": Option(b"1073741824", memory(_MEBI)),
     "cluster-enabled": Option(b"no", yes_or_no, _IMMUTABLE),
+    "daemonize": Option(b"no", yes_or_no, _IMMUTABLE),
     "databases": Option(b"16", integer(1, 2**31 - 1), _IMMUTABLE),
     "dbfilename": Option(b"dump.rdb", text, _PROTECTED),
     "dir": Option(b"", text, _PROTECTED),
@@ -177,6 +207,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "hz": Option(b"10", integer(1, 500)),
     "latency-monitor-threshold": Option(b"0", integer()),
     "latency-tracking": Option(b"yes", yes_or_no),
+    "latency-tracking-info-percentiles": Option(b"50 99 99.9", _percentiles),
     "lazyfree-lazy-user-flush": Option(b"no", yes_or_no),
     "logfile": Option(b"", text, _IMMUTABLE),
     "loglevel": Option(b"notice", one_of("debug", "verbose", "notice", "warning", "nothing")),
@@ -191,8 +222,12 @@ OPTIONS: Final[dict[str, Option]] = {
     "port": Option(b"0", integer(0, 65535), frozen=True),
     "proto-max-bulk-len": Option(b"536870912", memory(_MEBI)),
     "protected-mode": Option(b"yes", yes_or_no),
+    "rdbcompression": Option(b"yes", yes_or_no),
     "requirepass": Option(b"", text),
+    "sanitize-dump-payload": Option(b"no", one_of("no", "yes", "clients")),
     "save": Option(b"", _save_points),
+    "slowlog-entry-max-argc": Option(b"32", integer(2, 2**31 - 1)),
+    "slowlog-entry-max-string-len": Option(b"128", integer(1)),
     "slowlog-log-slower-than": Option(b"10000", integer(-1)),
     "slowlog-max-len": Option(b"128", integer()),
     "stream-idmp-duration": Option(b"100", integer(1, 86400)),
@@ -202,19 +237,46 @@ OPTIONS: Final[dict[str, Option]] = {
     "tcp-backlog": Option(b"511", integer(0, 2**31 - 1), _IMMUTABLE),
     "tcp-keepalive": Option(b"300", integer(0, 2**31 - 1)),
     "timeout": Option(b"0", integer(0, 2**31 - 1)),
-    "tls-auth-clients": Option(b"yes", one_of("no", "yes", "optional"), _IMMUTABLE),
-    "tls-ca-cert-dir": Option(b"", text, _IMMUTABLE),
-    "tls-ca-cert-file": Option(b"", text, _IMMUTABLE),
-    "tls-cert-file": Option(b"", text, _IMMUTABLE),
-    "tls-ciphers": Option(b"", text, _IMMUTABLE),
-    "tls-key-file": Option(b"", text, _IMMUTABLE),
-    "tls-key-file-pass": Option(b"", text, _IMMUTABLE),
+    "tls-auth-clients": Option(b"yes", one_of("no", "yes", "optional"), frozen=True),
+    "tls-ca-cert-dir": Option(b"", text, frozen=True),
+    "tls-ca-cert-file": Option(b"", text, frozen=True),
+    "tls-cert-file": Option(b"", text, frozen=True),
+    "tls-ciphers": Option(b"", text, frozen=True),
+    "tls-key-file": Option(b"", text, frozen=True),
+    "tls-key-file-pass": Option(b"", text, frozen=True),
     "tls-port": Option(b"0", integer(0, 65535), frozen=True),
-    "tls-prefer-server-ciphers": Option(b"no", yes_or_no, _IMMUTABLE),
-    "tls-protocols": Option(b"", text, _IMMUTABLE),
+    "tls-prefer-server-ciphers": Option(b"no", yes_or_no, frozen=True),
+    "tls-protocols": Option(b"", text, frozen=True),
+    "tracking-table-max-keys": Option(b"1000000", integer()),
     "unixsocket": Option(b"", text, _IMMUTABLE),
     "unixsocketperm": Option(b"0", _permissions, _IMMUTABLE),
 }
+
+# What a Redis has to tune and this server has not. It is kept, so that whoever sets it or asks for it goes on.
+_WITHOUT_EFFECT: Final = """
+    activerehashing=yes aof-load-truncated=yes aof-rewrite-incremental-fsync=yes aof-timestamp-enabled=no
+    crash-log-enabled=yes dynamic-hz=yes hash-max-listpack-entries=512 hash-max-listpack-value=64
+    hll-sparse-max-bytes=3000 jemalloc-bg-thread=yes lazyexpire-nested-arbitrary-keys=yes lazyfree-lazy-eviction=no
+    lazyfree-lazy-expire=no lazyfree-lazy-server-del=no lazyfree-lazy-user-del=no lfu-decay-time=1 lfu-log-factor=10
+    list-compress-depth=0 list-max-listpack-size=-2
+    rdb-save-incremental-fsync=yes rdbchecksum=yes repl-backlog-size=1048576 repl-backlog-ttl=3600
+    repl-disable-tcp-nodelay=no repl-diskless-sync=yes repl-diskless-sync-delay=5 repl-ping-replica-period=10
+    repl-timeout=60 replica-lazy-flush=no replica-priority=100 replica-read-only=yes replica-serve-stale-data=yes
+    set-max-intset-entries=512 set-max-listpack-entries=128 set-max-listpack-value=64
+    zset-max-listpack-entries=128 zset-max-listpack-value=64
+"""
+_MEMORY_VALUES: Final = frozenset({"repl-backlog-size"})
+
+
+def _add_those_without_effect() -> None:
+    for pair in _WITHOUT_EFFECT.split():
+        name, _, default = pair.partition("=")
+        parse = yes_or_no if default in ("yes", "no") else memory() if name in _MEMORY_VALUES else integer(-(2**31))
+        for either in (name, _OLDER_NAMES.get(name, name)):
+            OPTIONS[either] = Option(default.encode(), parse)
+
+
+_add_those_without_effect()
 
 
 class Config:
@@ -239,6 +301,10 @@ class Config:
     def number(self, name: str) -> int:
         return int(self._values[name])
 
+    def values(self) -> dict[str, bytes]:
+        """All settings by name."""
+        return dict(self._values)
+
     def is_on(self, name: str) -> bool:
         return self._values[name] == b"yes"
 
@@ -247,13 +313,17 @@ class Config:
         found: dict[bytes, bytes] = {}
         for pattern in patterns:
             if not re.search(rb"[*?\[]", pattern):
-                value = self._values.get(pattern.lower().decode("latin-1"))
-                if value is not None:
-                    found.setdefault(pattern, value)
+                name = pattern.lower().decode("latin-1")
+                if name in self._values:
+                    found.setdefault(pattern, self._shown(name))
                 continue
             fits = compiled(pattern, True)
-            found.update({n.encode(): v for n, v in self._values.items() if fits(n.encode())})
+            found.update({name.encode(): self._shown(name) for name in self._values if fits(name.encode())})
         return found
+
+    def _shown(self, name: str) -> bytes:
+        """A value as CONFIG GET answers it."""
+        return _shown_events(self._values[name]) if name == "notify-keyspace-events" else self._values[name]
 
     def change(self, words: list[bytes]) -> list[str]:
         """Set name and value pairs, all or none; the names in lower case."""
@@ -265,8 +335,10 @@ class Config:
                 raise fault(b"ERR Unknown option or number of arguments for CONFIG SET - '" + sent + b"'")
         changed: dict[str, bytes] = {}
         for name, sent, value in zip(names, words[::2], words[1::2], strict=True):
-            changed[name] = self._checked(name, sent, value, is_duplicate=name in changed)
+            is_duplicate = name in changed or _TWINS.get(name) in changed
+            changed[name] = self._checked(name, sent, value, is_duplicate=is_duplicate)
         self._values.update(changed)
+        self._values.update({_TWINS[name]: value for name, value in changed.items() if name in _TWINS})
         return names
 
     def put(self, name: str, value: bytes) -> None:
@@ -284,8 +356,13 @@ class Config:
         except BadValue as reason:
             raise _failed(sent, str(reason)) from None
         if option.frozen and new != self._values[name]:
-            raise _failed(sent, "Unable to listen elsewhere while the server runs")
+            raise _failed(sent, _FROZEN.get(name, "it cannot be changed while the server runs"))
         return new
+
+
+def defaults() -> dict[str, bytes]:
+    """What each setting is unless it is set."""
+    return {name: option.default for name, option in OPTIONS.items()}
 
 
 def _failed(sent: bytes, reason: str) -> CommandError:

@@ -98,6 +98,7 @@ class Connection(asyncio.Protocol):
         for handle in (self._linger, self._patience):
             if handle is not None:
                 handle.cancel()
+        self._linger = self._patience = None  # they have the transport, which has us
         self._forget()
         self._listener.leave(self)
 

@@ -21,11 +21,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from millstream.clock import Clock, SystemClock
 from millstream.engine import expiry
+from millstream.engine.groups import Group
 from millstream.engine.keyspace import Keyspace
 from millstream.engine.outcome import NIL_ARRAY, Event, Outcome, Reply, Wait
 from millstream.engine.stream import Stream, sweep_idempotency
@@ -38,15 +40,20 @@ from millstream.server.call import ServerCall
 from millstream.server.commands import TABLE, find
 from millstream.server.commands.client import describe
 from millstream.server.config import Config
+from millstream.server.express import end_deliveries
 from millstream.server.memory import Memory
+from millstream.server.pausing import Pause
 from millstream.server.pubsub import PubSub
-from millstream.server.resp import quoted
+from millstream.server.resp import parse_log, quoted
 from millstream.server.scripting.cache import Scripts
 from millstream.server.scripting.functions import Libraries
 from millstream.server.scripting.runner import Runner
 from millstream.server.session import Gate, Session
+from millstream.server.slowlog import SETTINGS as SLOWLOG_SETTINGS
+from millstream.server.slowlog import Watchman
 from millstream.server.stats import Stats
 from millstream.server.timer import Timer, Waker
+from millstream.server.tracking import Tracking
 from millstream.server.watching import Watches
 
 if TYPE_CHECKING:
@@ -62,6 +69,7 @@ _IDEMPOTENCY_MS: Final = 1000
 _TIME_LIMITS: Final = ("busy-reply-threshold", "lua-time-limit")  # two names of one setting
 _CROSS_DATABASES: Final = frozenset({"copy", "move", "swapdb"})
 _TIMEOUT_REPLIES: Final[dict[str, Reply]] = {"wait": 0, "waitaof": [0, 0]}
+_FLUSHING: Final = frozenset({"flushall", "flushdb"})
 # What these change is a connection: without one they mean nothing.
 _NEED_CONNECTION: Final = frozenset({
     "auth", "discard", "exec", "hello", "monitor", "multi", "psubscribe", "punsubscribe", "quit", "reset", "select",
@@ -94,14 +102,19 @@ class Hub:
         self.waiters = Waiters()
         self.alarms = Alarms()
         self.pubsub: PubSub = PubSub()
-        self.watches = Watches(self.keyspace)
+        self.watches = Watches(self.keyspace, self.now_ms)
+        self.tracking = Tracking(self)
+        self.pause = Pause(self)
+        self.watchman = Watchman(self.config)
+        self.tracks_latency = self.config.is_on("latency-tracking")
         self.runner = Runner(self)
         self.scripts = Scripts(self.runner)
         self.libraries = Libraries(self.runner)
         self.sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
         self.monitors: dict[Session, None] = {}
         self.gates: list[Gate] = []  # further reasons to refuse a command, asked in this order
-        self.store: Store | None = None  # where state is kept, if anywhere
+        self._store: Store | None = None
+        self.config_file: Path | None = None  # what CONFIG REWRITE writes
         self.before_replies: Callable[[], CommandError | None] | None = None  # makes sure of what replies promise
         self.turn_end: Callable[[], bool] | None = None  # will call `send_output` when its turn ends; False: not now
         self.setting_hooks: list[Callable[[str], None]] = []  # told of settings that have changed
@@ -120,7 +133,11 @@ class Hub:
         self.observed = False  # whether skipping Outcome would hide something from somebody
         self._journal = journal
         self.keeps_log = journal is not None
-        self.lines: list[LogLine] = []  # for the journal, of commands that took the short way
+        self.encoded_journal: Callable[[int, list[bytes]], None] | None = None  # as `journal`, for encoded lines
+        self.encoded: list[bytes] = []  # log lines of commands that took the short way, in pieces, and their database
+        self.encoded_db = 0
+        self.delivering: tuple[Group, bytes, bytes] | None = None  # whose transaction is open in `encoded`: key, group
+        self.in_turn = False  # a loop has the lock and will call `send_output` before it lets go
         self._log: list[LogLine] = []
         self._ready: dict[Place, None] = {}
         self._is_serving = False
@@ -152,6 +169,22 @@ class Hub:
             self._journal = journal
             self.keeps_log = journal is not None
             self.observe()
+
+    @property
+    def store(self) -> Store | None:
+        """Where state is kept, if anywhere."""
+        return self._store
+
+    @store.setter
+    def store(self, store: Store | None) -> None:
+        with self.lock:
+            self._store = store
+            self.count_anew()
+
+    def count_anew(self) -> None:
+        """The keyspace was filled by something else than commands."""
+        if self.counts_memory:
+            self.memory.recount()
 
     def session(
         self,
@@ -233,6 +266,8 @@ class Hub:
         with self.lock:
             self.is_busy = True
             self._spread(outcome.log, outcome.touched, outcome.events, outcome.ready)
+            if self.tracking.is_on:
+                self.tracking.touched(outcome.touched, outcome.events, None)
             self.dirty += outcome.dirty
             if outcome.dirty:
                 self._aim_at_expiry()
@@ -248,19 +283,22 @@ class Hub:
         with self.lock:
             self.is_busy = True
             now_ms = self.now_ms()
+            self.pause.end_if_due(now_ms)
             while (waiter := self.alarms.pop_expired(now_ms)) is not None:
                 self.end(waiter, waiter.timeout_reply)
             while (place := self.alarms.pop_claimable(now_ms)) is not None:
                 if isinstance(self._value_at(place, now_ms), Stream) and place in self.waiters:
                     self._ready[place] = None
+            started = perf_counter_ns()
             self._sweep_expired(now_ms)
+            self.watchman.note_event("expire-cycle", perf_counter_ns() - started, now_ms)
             self._sweep_idempotency(now_ms)
             self.finish()
 
     def next_due_ms(self) -> int | None:
         """When `tick` will have something to do, or None."""
-        times = [self.alarms.next_ms()]
-        if self.active_expiry:
+        times = [self.alarms.next_ms(), self.pause.until_ms]
+        if self.active_expiry and not self.keyspace.keeps_expired:
             times.append(expiry.next_due_ms(self.keyspace))
         if any(db.idempotent for db in self.keyspace):
             times.append(self._swept_ms + _IDEMPOTENCY_MS)
@@ -286,7 +324,13 @@ class Hub:
     def observe(self) -> None:
         """Bring `observed` and its parts up to date."""
         self.has_waiters = len(self.waiters) > 0
-        self.is_told = bool(self.letters or len(self.watches) or self.counts_memory)
+        self.is_told = bool(
+            self.letters
+            or len(self.watches)
+            or self.counts_memory
+            or self.tracking.is_on
+            or self.watchman.wants_everything
+        )
         self.observed = bool(self._journal is not None or self.is_told or self.has_waiters or self.monitors)
 
     def apply_setting(self, name: str) -> None:
@@ -299,9 +343,20 @@ class Hub:
             self.access.require(self.config[name])
         elif name == "maxmemory":
             self.memory.set_limit(self.config.number(name))
+        elif name in SLOWLOG_SETTINGS:
+            self.watchman.follow_settings()
+            self.observe()
+        elif name == "latency-tracking":
+            self.tracks_latency = self.config.is_on(name)
+        elif name == "tracking-table-max-keys":
+            self.tracking.keep_limit()
         elif name in _TIME_LIMITS:
             for alias in _TIME_LIMITS:
                 self.config.put(alias, self.config[name])
+        elif name == "rdbcompression":
+            settings.rdbcompression = self.config.is_on(name)
+        elif name == "sanitize-dump-payload":
+            settings.sanitize_dump_payload = self.config[name] != b"no"
         elif name.startswith("stream-"):
             setattr(settings, name.replace("-", "_"), self.config.number(name))
         elif name in ("proto-max-bulk-len", "client-query-buffer-limit"):
@@ -309,6 +364,14 @@ class Hub:
                 session.follow_limits()
         for hook in self.setting_hooks:
             hook(name)
+
+    def is_read_only_script(self, row: Command, argv: list[bytes]) -> bool:
+        """Whether a call of EVAL, EVALSHA or FCALL is one of a program that declares not to write."""
+        if row.name == "fcall":
+            flags = self.libraries.flags_of(argv[1])
+        else:
+            flags = self.scripts.flags_of(argv[1], is_body=row.name == "eval")
+        return "no-writes" in flags
 
     def show(self, session: Session, row: Command, argv: list[bytes]) -> None:
         """Show a command to those who monitor; what is secret is hidden, what is for operators is left out."""
@@ -327,27 +390,35 @@ class Hub:
     ) -> Reply | Wait:
         """Run one command for a session and hand out its effects, but for those that wait for `finish`."""
         # A command that runs others (EXEC, EVAL) keeps its call meanwhile, and they get one of their own.
-        if self.lines:
-            self._hand_in()
+        if self.encoded:
+            self.hand_in()
         call, self._call = self._call or ServerCall(self, session), None
         call.renew(session, now_ms, may_block)
+        kept = self._access_times(call, row, argv) if session.leaves_untouched else None
         started = perf_counter_ns()
         try:
             reply = row.run(call, argv)  # type: ignore[misc]  # what has no function is never looked up
         except CommandError as error:
-            reply = error
+            reply = _alone(error)
         except Exception:
             logger.exception("A command failed in a way it must not: %s", row.name)
             reply = CommandError(f"ERR internal error in '{row.name}'")
+        if kept:
+            call.db.accessed.update(kept)
         if call.events or call.readied or call.touches or call.logged:
             self._spread(call.logged, call.touches, call.events, call.readied)
+        if self.tracking.is_on:
+            self._track(call, session, row, argv, is_whole=may_block)
         if call.dirty:
             self.dirty += call.dirty
             self._aim_at_expiry(row, call)
             if self.counts_memory:
                 self.memory.account(row, argv, call)
         if type(reply) is not Wait:  # what waits is counted when it ends
-            self._count(row, reply, perf_counter_ns() - started)
+            taken = perf_counter_ns() - started
+            self._count(row, reply, taken)
+            if taken >= self.watchman.from_ns:
+                self.watchman.note(session, row, argv, taken, now_ms, self.stats)
             if not call.events and "readonly" in row.flags:
                 self.stats.hits += 1
         self._call = call
@@ -373,9 +444,32 @@ class Hub:
         counters = stats.by_command.get(row.name) or stats.of(row.name)
         counters.calls += 1
         counters.nanoseconds += nanoseconds
+        if self.tracks_latency:
+            bits = nanoseconds.bit_length()
+            counters.spread[bits] = counters.spread.get(bits, 0) + 1
         if type(reply) is CommandError:
             counters.failed += 1
             stats.count_error(reply)
+
+    def _access_times(self, call: ServerCall, row: Command, argv: list[bytes]) -> dict[bytes, int]:
+        """When the keys of a command that only reads were last used, to be put back after it; TOUCH is a use."""
+        if "readonly" not in row.flags or row.name == "touch":
+            return {}
+        keys = [argv[at] for at in row.key_positions(argv)]
+        return {key: call.db.accessed[key] for key in keys if key in call.db.accessed}
+
+    def _track(
+        self, call: ServerCall, session: Session, row: Command, argv: list[bytes], *, is_whole: bool
+    ) -> None:
+        """Let a command be known to those who cache what they read; what a script does counts as its caller's."""
+        by = self.runner.caller or session
+        if row.name in _FLUSHING:
+            self.tracking.flushed()
+        elif call.touches:
+            self.tracking.touched(call.touches, call.events, by)
+        self.tracking.after(by, row, argv)
+        if is_whole:
+            self.tracking.next_command(session, row)
 
     def _spread(
         self, log: list[LogLine], touched: list[Place], events: list[Event], ready: list[Place]
@@ -413,7 +507,7 @@ class Hub:
         if row is None or call is None or row.name in _CROSS_DATABASES:
             self.keep_swept()
             return
-        if self.active_expiry and (due_ms := call.db.expires.next_ms()) is not None:
+        if self.active_expiry and (due_ms := call.db.expires.next_ms()) is not None and not self.pause.until_ms:
             self._timer.aim(due_ms)
         if call.db.idempotent:
             self._timer.aim(self._swept_ms + _IDEMPOTENCY_MS)
@@ -433,21 +527,35 @@ class Hub:
         if self._ready and not self._is_serving:
             self._serve_ready()
 
-    def _hand_in(self) -> None:
+    def hand_in(self) -> None:
         """Give the journal what commands on the short way did: before anything else happens, a rewrite for one."""
-        lines, self.lines = self.lines, []
-        if self._journal is not None:
-            self._journal(lines)
+        if self.delivering is not None:
+            end_deliveries(self)
+        pieces, self.encoded = self.encoded, []
+        if self.encoded_journal is not None:
+            self.encoded_journal(self.encoded_db, pieces)
+        elif self._journal is not None:
+            self._journal([(self.encoded_db, tuple(argv)) for argv in parse_log(b"".join(pieces))])
+
+    def log_in_database(self, db: int) -> None:
+        """What commands on the short way log from now on happens in this database."""
+        if self.encoded:
+            self.hand_in()
+        self.encoded_db = db
 
     def finish(self) -> None:
         """Before leaving the lock: commit, let sessions whose wait is over go on, send all output."""
-        self.commit()
+        if self._log or self._ready or self.is_unsettled:
+            self.commit()
         while self._resumable:
             self._resumable.popleft().advance()
-        if self.lines:
-            self._hand_in()
-        if self.before_replies is None or self.turn_end is None or not self.turn_end():
-            self.send_output()
+        if self.tracking.has_changes:
+            self.tracking.broadcast()
+        if not self.in_turn:
+            if self.encoded:
+                self.hand_in()
+            if self.before_replies is None or self.turn_end is None or not self.turn_end():
+                self.send_output()
         self.is_busy = False
         while self._leaving:
             self._leaving.pop().forget()
@@ -455,6 +563,8 @@ class Hub:
     def send_output(self) -> CommandError | None:
         """Hand all output to the peers, once what it promises is certain; else the error they get instead."""
         with self.lock:
+            if self.encoded:
+                self.hand_in()
             refusal = self.before_replies() if self.before_replies is not None else None
             answers, self._answers = self._answers, []
             for waiter, reply in answers:
@@ -568,6 +678,8 @@ class Hub:
     def end(self, waiter: Waiter, reply: Reply) -> None:
         """End a wait with this reply; it counts as a call of the command."""
         self._count(waiter.row, reply, 0)
+        if not self.watchman.from_ns and isinstance(waiter.owner, Session):
+            self.watchman.note(waiter.owner, waiter.row, waiter.argv, 0, self.now_ms(), self.stats)
         self._conclude(waiter, reply)
 
     def give_up(self, waiter: Waiter) -> None:
@@ -588,9 +700,12 @@ class Hub:
 
     def _sweep_expired(self, now_ms: int) -> None:
         """Expire keys that are due; with a timer only some, for the next round is near."""
-        while self.active_expiry:
+        while self.active_expiry and not self.keyspace.keeps_expired:
             outcome = expiry.sweep(self.keyspace, now_ms, _SWEEP_SIZE)
             self._spread([], outcome.touched, outcome.events, outcome.ready)
+            self.stats.expired_actively += len(outcome.events)
+            if self.tracking.is_on:
+                self.tracking.touched(outcome.touched, outcome.events, None)
             self.dirty += outcome.dirty
             if outcome.log and self._journal is not None:
                 self._journal(outcome.log)  # each key for itself: no MULTI
@@ -623,6 +738,12 @@ class _Caller:
     def resume(self, reply: Reply) -> None:
         self.reply = reply
         self._answered.release()
+
+
+def _alone(error: CommandError) -> CommandError:
+    """The error without its history, whose frames have the error: only the collector would find them."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _nowhere(data: bytes) -> None:

@@ -28,6 +28,7 @@ from millstream.server.config import Config
 from millstream.server.connection import LINGER_S, Connection
 from millstream.server.hub import Hub
 from millstream.server.loop_timer import LoopTimer
+from millstream.server.reactor import IS_POSSIBLE, Reactor, open_listening
 from millstream.server.timer import Waker
 from millstream.server.tls import server_context
 
@@ -114,6 +115,7 @@ class Listener:
         self._housekeeping: asyncio.TimerHandle | None = None
         self._is_empty = asyncio.Event()
         self._holds_output = False  # until the end of this turn of the loop
+        self._reactor = Reactor(hub, self.loop) if IS_POSSIBLE else None
 
     # Starting
 
@@ -129,7 +131,7 @@ class Listener:
                     self.tls += await self._listen(address, endpoints.tls_port, tls)
             if endpoints.unix_socket is not None:
                 await self._listen_unix(endpoints.unix_socket, endpoints.unix_permissions)
-            if not self._servers:
+            if not (self.tcp or self.tls or self.unix_socket):
                 raise CannotListen("there is nothing to listen on: no port and no unixsocket")
         except BaseException:
             await self.stop()
@@ -146,20 +148,25 @@ class Listener:
     async def _listen(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:
         host = address.removeprefix("-")
         try:
-            server = await self.loop.create_server(
-                self._new_connection,
-                {"*": "0.0.0.0", "::*": "::"}.get(host, host),
-                port,
-                backlog=self.hub.config.number("tcp-backlog"),
-                ssl=tls,
-                ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
-                ssl_shutdown_timeout=LINGER_S if tls else None,
-            )
+            return await self._open(host, port, tls)
         except OSError as error:
             if address.startswith("-") and error.errno in _NOT_HERE:
                 logger.warning("This machine does not have an address, going on without it: %s", host)
                 return []
             raise CannotListen(f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}") from error
+
+    async def _open(self, host: str, port: int, tls: ssl.SSLContext | None) -> list[tuple[str, int]]:
+        host = {"*": "0.0.0.0", "::*": "::"}.get(host, host)
+        backlog = self.hub.config.number("tcp-backlog")
+        if self._reactor is not None and tls is None:
+            opened = open_listening(host, port, backlog)
+            for sock in opened:
+                self._reactor.listen(sock, self._new_connection)
+            return [sock.getsockname()[:2] for sock in opened]
+        server = await self.loop.create_server(
+            self._new_connection, host, port, backlog=backlog, ssl=tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if tls else None, ssl_shutdown_timeout=LINGER_S if tls else None,
+        )  # fmt: skip
         self._servers.append(server)
         return [sock.getsockname()[:2] for sock in server.sockets]
 
@@ -223,7 +230,7 @@ class Listener:
 
     def send_output(self) -> None:
         """Hand out what was kept back."""
-        if self._holds_output:
+        if self._holds_output or self.hub.in_turn:
             self._holds_output = False
             self.hub.send_output()
 
@@ -234,6 +241,8 @@ class Listener:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        if self._reactor is not None:
+            self._reactor.stop_listening()
         self._remove_unix_socket()
         self.hub.turn_end = None
         for connection in list(self.connections):
@@ -242,6 +251,8 @@ class Listener:
         for connection in list(self.connections):
             connection.abort()
         await self._wait_until_empty(_CLOSING_S)
+        if self._reactor is not None:
+            self._reactor.close()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         if self._waker_before is not None:

@@ -3,10 +3,11 @@
     a command that changed something ──▶ account ──▶ the sizes of its keys ──▶ total
     a command that may take memory ──▶ gate ──▶ OOM while the total is above the limit
 
-Counted is what `sizes` reckons of keys and values. The memory of the process would not do: it does not shrink when
-keys are deleted, and those who make room must be let in again. A value is looked at as a whole only when an eighth of
-it may have changed since the last time; in between its size follows its length. So an account takes a microsecond or
-two, however large the value, and the total is a few per cent off (docs/memory.md). Without a limit nothing is counted.
+Counted is what `sizes` reckons of keys and values, and what subscriptions take. The memory of the process would not
+do: it does not shrink when keys are deleted, and those who make room must be let in again. A value is looked at as a
+whole only when an eighth of it may have changed since the last time; in between its size follows its length. So an
+account takes a microsecond or two, however large the value, and the total is a few per cent off (docs/memory.md).
+Without a limit nothing is counted.
 
 Nothing is evicted, whatever `maxmemory-policy` says.
 """
@@ -109,10 +110,13 @@ class Memory:
     @property
     def is_over(self) -> bool:
         """Whether more is used than allowed."""
-        return 0 < self.limit < STARTUP + self.total
+        return 0 < self.limit < STARTUP + self.total + self._hub.pubsub.size
 
     def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
         """The reason to refuse a command, if there is one; EXEC is refused for what is queued."""
+        if row.group == "pubsub" and "denyoom" in row.flags:  # what it would take is known: its names
+            needed = STARTUP + self.total + self._hub.pubsub.size + sum(map(len, argv))
+            return CommandError(OUT_OF_MEMORY) if needed > self.limit else None
         if not self.is_over:
             return None
         rows = [queued for queued, _ in session.queue or ()] if row.name == "exec" else [row]
@@ -181,7 +185,7 @@ class Memory:
             len(counted) != len(database.values) for counted, database in zip(self._counted, keyspace, strict=False)
         ):
             self._find_lost()
-        used = STARTUP + (self.total if self.limit else sum(map(_survey, keyspace)))
+        used = STARTUP + (self.total if self.limit else sum(map(_survey, keyspace))) + self._hub.pubsub.size
         self._peak = max(self._peak, used)
         return used
 

@@ -5,11 +5,13 @@ What a subscriber is sent is a push message, encoded once for each protocol howe
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from millstream.engine.glob import compiled
 from millstream.engine.outcome import Push
 from millstream.server.resp import encode
+
+_SUBSCRIPTION: Final = 300  # bytes that one takes besides its name: two dicts know of it
 
 
 class Subscriber(Protocol):
@@ -24,19 +26,24 @@ class Subscriber(Protocol):
 class Topics:
     """Names (channels, patterns, or shard channels) to their subscribers, in the order they came."""
 
-    __slots__ = ("by_name", "kind")
+    __slots__ = ("by_name", "kind", "size")
 
     def __init__(self, kind: bytes) -> None:
+        self.size = 0  # bytes that subscriptions take, about
         self.kind = kind  # the word before `subscribe` in messages: nothing, `p` or `s`
         self.by_name: dict[bytes, dict[Subscriber, None]] = {}
 
     def add(self, name: bytes, subscriber: Subscriber) -> None:
-        self.by_name.setdefault(name, {})[subscriber] = None
+        subscribers = self.by_name.setdefault(name, {})
+        if subscriber not in subscribers:
+            subscribers[subscriber] = None
+            self.size += len(name) + _SUBSCRIPTION
 
     def drop(self, name: bytes, subscriber: Subscriber) -> None:
         subscribers = self.by_name.get(name)
         if subscribers is not None and subscriber in subscribers:
             del subscribers[subscriber]
+            self.size -= len(name) + _SUBSCRIPTION
             if not subscribers:
                 del self.by_name[name]
 
@@ -59,6 +66,11 @@ class PubSub:
         self.channels = Topics(b"")
         self.patterns = Topics(b"p")
         self.shards = Topics(b"s")
+
+    @property
+    def size(self) -> int:
+        """Bytes that all subscriptions take, about."""
+        return self.channels.size + self.patterns.size + self.shards.size
 
     def publish(self, channel: bytes, payload: bytes) -> int:
         """Send a message to the channel's subscribers, then to those of matching patterns; how many copies."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice, takewhile
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +20,14 @@ from millstream.engine.faults import fault
 from millstream.engine.outcome import Encoded, Reply, Simple, Wait
 from millstream.engine.table import Command
 from millstream.errors import CommandError, ProtocolError
+from millstream.server.alike import AlikeReader
 from millstream.server.auth import DEFAULT_USER
 from millstream.server.commands import PLAIN, lookup
 from millstream.server.commands.common import ReplyMode
-from millstream.server.express import EXPRESS
+from millstream.server.express import EXPRESS, EXPRESS_ALIKE
+from millstream.server.pausing import Postponed
 from millstream.server.resp import RequestDecoder, append_reply, encode
+from millstream.server.several import Several
 
 if TYPE_CHECKING:
     from millstream.server.blocking import Place, Waiter
@@ -35,6 +39,8 @@ Gate = Callable[["Session", Command, list[bytes]], "CommandError | None"]
 
 QUEUED: Final = Simple(b"QUEUED")
 _ON: Final = ReplyMode.ON
+_WORTH_A_LOOK: Final = 256  # bytes that are likely to be more than one request
+_MOST_AT_ONCE: Final = 64  # requests from a queue that share a look at the clock
 _LOCAL: Final = (b"127.", b"[::1]:", b"[::ffff:127.", b"embedded:")
 # Run at once although a transaction is being written down.
 _NEVER_QUEUED: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})
@@ -52,11 +58,12 @@ class Session:
     """The state of a connection. Everything but `feed`, `execute` and `close` is called under the hub's lock."""
 
     __slots__ = (
-        "__weakref__", "_closed", "_decoder", "_deferred", "_output", "_pending", "_provisional", "_queued_bytes",
-        "_send", "aborted", "address", "bytes_in", "bytes_out", "channels", "commands", "created_ms", "db", "hub",
-        "id", "is_authenticated", "is_closed", "is_closing", "is_running", "is_trusted", "last_command", "last_ms",
-        "lib_name", "lib_version", "local_address", "name", "patterns", "protocol", "queue", "reply_mode", "shards",
-        "user", "waiter", "watch_failed", "watched",
+        "__weakref__", "_alike", "_closed", "_decoder", "_deferred", "_output", "_pending", "_promised",
+        "_provisional", "_queued_bytes", "_send", "aborted", "address", "bytes_in", "bytes_out", "channels",
+        "commands", "created_ms", "db", "hub", "id", "is_authenticated", "is_closed", "is_closing", "is_plain",
+        "is_running", "is_spared", "is_trusted", "last_command", "last_ms", "leaves_untouched", "lib_name",
+        "lib_version", "local_address", "name", "patterns", "protocol", "queue", "reply_mode", "shards", "user",
+        "waiter", "watch_failed", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -90,10 +97,14 @@ class Session:
         self._send = send
         self._closed = closed
         self._decoder = RequestDecoder()
+        self._alike = AlikeReader()
         self._pending: deque[list[bytes]] = deque()  # requests that came as words
         self._output: list[bytes] = []
         self._provisional: list[tuple[int, int]] = []  # parts of it that hold only once the log is written
+        self._promised: list[tuple[int, int]] = []  # the same, of which each piece is a reply for itself
         self._deferred: list[bytes] = []
+        # Nothing is under way, nothing is special: the last requests took the short way. `turn` then runs the next.
+        self.is_plain = False
         self.start_over()
         self.follow_limits()
 
@@ -105,6 +116,8 @@ class Session:
         self.user = DEFAULT_USER
         self.is_authenticated = self.hub.access.is_open
         self.reply_mode = ReplyMode.ON
+        self.is_spared = False  # CLIENT NO-EVICT
+        self.leaves_untouched = False  # CLIENT NO-TOUCH: what it reads does not count as used
         self.end_transaction()
 
     def follow_limits(self) -> None:
@@ -124,8 +137,8 @@ class Session:
                 return
             hub.is_busy = True
             self.bytes_in += len(data)
-            self._decoder.feed(data)
-            self.advance()
+            if not self._run_at_once(data):
+                self.advance()
             hub.finish()
 
     def execute(self, argv: list[bytes]) -> None:
@@ -133,6 +146,7 @@ class Session:
         with self.hub.lock:
             if not self.is_closed:
                 self.hub.is_busy = True
+                self.is_plain = False
                 self._pending.append(argv)
                 self.advance()
                 self.hub.finish()
@@ -150,6 +164,7 @@ class Session:
         if self.is_closed:
             return
         self.is_closed = self.is_closing = True
+        self.is_plain = False
         if self.waiter is not None:
             self.hub.give_up(self.waiter)
             self.waiter = None
@@ -161,12 +176,43 @@ class Session:
 
     # Requests
 
+    def _run_at_once(self, data: bytes) -> bool:
+        """Take in bytes; whether that was all there is to do, since all their requests took a short way."""
+        decoder = self._decoder
+        is_free = self.waiter is None and not self._pending and not self.is_closing and decoder.is_idle
+        pieces = [data]
+        alike = self._alike.read(pieces) if is_free and len(data) >= _WORTH_A_LOOK else None
+        done = 0
+        if alike is not None and alike.words[0] in EXPRESS_ALIKE:
+            name, run = EXPRESS_ALIKE[alike.words[0]]
+            done = self._run_express(name, run, alike, pieces)
+            if done == len(alike.bulks):
+                self.is_plain = True
+                return True
+        if alike is not None:
+            requests: list[list[bytes]] | None = alike.requests(done)
+        else:
+            requests = decoder.read_at_once(data) if is_free else None
+        if not requests:  # not whole requests, or no bytes at all
+            self.is_plain = False
+            decoder.feed(data)
+            return False
+        done = 0
+        if alike is None and requests[0][0] in EXPRESS:
+            done = self._run_express(*EXPRESS[requests[0][0]], requests, pieces)
+        if done == len(requests):
+            self.is_plain = True
+            return True
+        self.is_plain = False
+        decoder.parsed.extend(map(list, requests[done:]))  # copies: the decoder may have the same ones again
+        return False
+
     def advance(self) -> None:
         """Run requests until there is none, one of them blocks, or the connection ends."""
         parsed = self._decoder.parsed
         while self.waiter is None and not self.is_closing:
             if parsed and not self._pending:
-                if parsed[0][0] not in EXPRESS or not self._run_express(parsed):
+                if parsed[0][0] not in EXPRESS or not self._run_some(parsed):
                     self._handle(parsed.popleft())
                 continue
             try:
@@ -178,56 +224,49 @@ class Session:
                 return
             self._handle(argv)
 
-    def _run_express(self, parsed: deque[list[bytes]]) -> bool:
-        """Run requests of one of the hot few from the front of the queue; False if the first needs the long way.
+    def _run_some(self, parsed: deque[list[bytes]]) -> bool:
+        """Run requests of one of the hot few from the front of the queue; False if the first needs the long way."""
+        word = parsed[0][0]
+        requests = list(takewhile(lambda argv: argv[0] == word, islice(parsed, _MOST_AT_ONCE)))
+        done = self._run_express(*EXPRESS[word], requests, [])
+        for _ in range(done):
+            parsed.popleft()
+        return done > 0
 
-        What holds for all commands is looked at once: nothing that these do can change it. The time is taken anew
-        every few of them.
+    def _run_express(self, name: str, run: Callable[..., int], requests: object, pieces: list[bytes]) -> int:
+        """Run as many requests as a short way takes; `pieces` are their bytes, if that is known.
+
+        What holds for all commands is looked at once: nothing that these do can change it.
         """
         hub = self.hub
-        if (
-            self.queue is not None
-            or not self.is_authenticated
-            or self.reply_mode is not _ON
-            or hub.is_told
-            or hub.monitors
-            or hub.access.is_needed
-            or self.channels
-            or self.patterns
-            or self.shards
-        ):
-            return False
-        word = parsed[0][0]
-        run = EXPRESS[word]
-        row = PLAIN[word]
-        if hub.gates and self.refusal(row, parsed[0]) is not None:
-            return False
-        output, db, protocol = self._output, self.db, self.protocol
+        if hub.gates or hub.is_told or hub.monitors or not self._look_plain():
+            return 0
+        db, output = self.db, self._output
+        if db != hub.encoded_db:
+            hub.log_in_database(db)
         start = len(output)
         started = perf_counter_ns()
-        now_ms = 0
-        while parsed and parsed[0][0] == word:
-            if not len(output) - start & 31:
-                now_ms = hub.now_ms()
-            data = run(hub, db, parsed[0], now_ms, protocol)
-            if data is None:
-                break
-            parsed.popleft()
-            output.append(data)
-        done = len(output) - start
+        now_ms = hub.now_ms()
+        done = run(hub, db, requests, now_ms, self.protocol, output, pieces)
         if not done:
-            return False
+            return 0
         if not start:
             hub.send_later(self)
         if hub.keeps_log and hub.before_replies is not None:
-            self._provisional += zip(range(start, start + done), range(start + 1, start + done + 1), strict=True)
-        self.last_ms, self.last_command = now_ms, row.name
+            self._promised.append((start, start + done))
+        self.last_ms, self.last_command = now_ms, name
         self.commands += done
-        hub.stats.commands += done
-        counters = hub.stats.of(row.name)
-        counters.calls += done
-        counters.nanoseconds += perf_counter_ns() - started
-        return True
+        hub.stats.count_calls(name, done, perf_counter_ns() - started)
+        return done
+
+    def _look_plain(self) -> bool:
+        """Whether this connection has nothing about it that a command must respect."""
+        return self.is_plain or (
+            self.is_authenticated
+            and self.queue is None
+            and self.reply_mode is _ON
+            and not (self.channels or self.patterns or self.shards)
+        )
 
     def _break_off(self, text: str) -> None:
         """Answer a protocol error, unless it is one to be silent about, and close."""
@@ -240,6 +279,7 @@ class Session:
     def _handle(self, argv: list[bytes]) -> None:
         """Check a request, and run or queue it."""
         hub = self.hub
+        self.is_plain = False  # commands are what changes that
         self.commands += 1
         self.last_ms = hub.now_ms()
         row = PLAIN.get(argv[0])
@@ -277,11 +317,14 @@ class Session:
                 self.shut()
                 return
             self.queue.append((row, argv))
+            self.commands -= 1  # it counts when it runs
             self._answer(QUEUED)
             return
-        if hub.monitors:
+        if hub.monitors and row.name != "exec":
             hub.show(self, row, argv)
         self._run(row, argv)
+        if hub.monitors and row.name == "exec":  # behind what it has run
+            hub.show(self, row, argv)
 
     def _check(self, row: Command, argv: list[bytes]) -> None:
         """All reasons to refuse a command before it is run or queued, in Redis's order."""
@@ -318,6 +361,9 @@ class Session:
         return None
 
     def _refuse(self, error: CommandError, row: Command | None, argv: list[bytes]) -> None:
+        if type(error) is Postponed and row is not None:
+            self.waiter = self.hub.pause.postpone(self, row, argv)
+            return
         if row is None and argv[0].lower() in (b"post", b"host:"):  # a browser was tricked into talking to us
             self.shut()
             return
@@ -339,6 +385,7 @@ class Session:
         self.is_running = False
         if type(reply) is Wait:
             self.waiter = hub.block(self, row, reply, self.db, self.protocol)
+            self.commands -= 1  # it counts when it ends
         elif self.reply_mode is _ON:
             if not self._output:
                 hub.send_later(self)
@@ -355,6 +402,7 @@ class Session:
     def resume(self, reply: Reply) -> None:
         """The command that blocked has its reply."""
         waiter, self.waiter = self.waiter, None
+        self.commands += 1
         start = len(self._output)
         self._answer(reply)
         if waiter is not None and "write" in waiter.row.flags:
@@ -362,11 +410,17 @@ class Session:
         self.send_deferred()
         self.hub.resume_later(self)
 
+    def run_later(self, argv: list[bytes]) -> None:
+        """A request that had to wait for the end of a pause comes before those behind it."""
+        self.waiter = None
+        self._pending.appendleft(argv)
+        self.hub.resume_later(self)
+
     # Output
 
     def _answer(self, reply: Reply | Wait) -> None:
         mode = self.reply_mode
-        if mode is _ON:
+        if mode is _ON or (type(reply) is Several and reply):  # messages about subscriptions are no replies
             if not self._output:
                 self.hub.send_later(self)
             append_reply(self._output, reply, self.protocol)
@@ -374,6 +428,19 @@ class Session:
             self.reply_mode = ReplyMode.SKIP
         elif mode is ReplyMode.SKIP:
             self.reply_mode = ReplyMode.ON
+
+    def reply_to_one(self, name: str, reply: bytes, now_ms: int, size: int, *, is_promise: bool) -> None:
+        """A request of so many bytes was run by somebody else, together with others: here is its reply."""
+        output = self._output
+        if not output:
+            self.hub.send_later(self)
+        if is_promise:
+            self._promised.append((len(output), len(output) + 1))
+        output.append(reply)
+        self.commands += 1
+        self.bytes_in += size
+        self.last_ms = now_ms
+        self.last_command = name
 
     def _note_provisional(self, start: int) -> None:
         """The output from here on is a reply that promises something that is not certain yet."""
@@ -385,6 +452,10 @@ class Session:
         for start, end in self._provisional:
             self._output[start:end] = [encode(error, self.protocol)] + [b""] * (end - start - 1)
             self.hub.stats.count_error(error)
+        for start, end in self._promised:
+            self._output[start:end] = [encode(error, self.protocol)] * (end - start)
+            for _ in range(start, end):
+                self.hub.stats.count_error(error)
 
     def _write(self, data: bytes) -> None:
         if not self._output:
@@ -411,7 +482,9 @@ class Session:
         if self._output:
             data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
             self._output.clear()
-            self._provisional.clear()
+            if self._promised or self._provisional:
+                self._promised.clear()
+                self._provisional.clear()
             self.bytes_out += len(data)
             try:
                 self._send(data)
@@ -426,6 +499,7 @@ class Session:
     def shut(self) -> None:
         """Close the connection once its output is sent."""
         self.is_closing = True
+        self.is_plain = False
         if self.waiter is not None:
             self.hub.give_up(self.waiter)
             self.waiter = None
@@ -453,6 +527,9 @@ class Session:
                 replies.append(refusal)
                 continue
             protocol = self.protocol
+            self.commands += 1
+            if self.hub.monitors:
+                self.hub.show(self, row, argv)
             reply = self.hub.perform(self, row, argv, now_ms, False)
             assert not isinstance(reply, Wait), row.name
             if self.protocol != protocol:  # HELLO: what came before it is in the old protocol
@@ -473,8 +550,9 @@ class Session:
         return self.protocol == 2 and bool(self.channels or self.patterns or self.shards)
 
     def leave_everything(self) -> None:
-        """No transaction, no subscription, no monitoring."""
+        """No transaction, no subscription, no monitoring, no cache to tell of changes."""
         self.end_transaction()
+        self.hub.tracking.stop(self)
         pubsub = self.hub.pubsub
         for names, topics in (
             (self.channels, pubsub.channels), (self.patterns, pubsub.patterns), (self.shards, pubsub.shards)

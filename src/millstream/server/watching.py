@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from millstream.engine.keyspace import Keyspace
@@ -12,17 +13,18 @@ Place: TypeAlias = tuple[int, bytes]  # a database and a key in it
 class Watcher(Protocol):
     """A session, as far as this module knows it."""
 
-    watched: dict[Place, bool]  # whether the key had already run out, unnoticed, when it was watched
+    watched: dict[Place, bool]  # whether the key was not there when it was watched, or had run out unnoticed
     watch_failed: bool
 
 
 class Watches:
     """Watched keys to the sessions that watch them."""
 
-    __slots__ = ("_keyspace", "_watchers")
+    __slots__ = ("_keyspace", "_now_ms", "_watchers")
 
-    def __init__(self, keyspace: Keyspace) -> None:
+    def __init__(self, keyspace: Keyspace, now_ms: Callable[[], int]) -> None:
         self._keyspace = keyspace
+        self._now_ms = now_ms
         self._watchers: dict[Place, dict[Watcher, None]] = {}
 
     def __len__(self) -> int:
@@ -31,7 +33,7 @@ class Watches:
     def add(self, watcher: Watcher, place: Place, now_ms: int) -> None:
         """Watch a key. One that has run out already is as good as gone: its removal will be no change."""
         if place not in watcher.watched:
-            watcher.watched[place] = self._has_run_out(place, now_ms)
+            watcher.watched[place] = self._is_gone(place, now_ms)
             self._watchers.setdefault(place, {})[watcher] = None
 
     def drop(self, watcher: Watcher) -> None:
@@ -46,18 +48,22 @@ class Watches:
 
     def touch(self, place: Place) -> None:
         """A key was modified."""
-        for watcher in self._watchers.get(place, ()):
-            if watcher.watched[place] and place[1] not in self._keyspace.databases[place[0]].values:
-                watcher.watched[place] = False  # from now on it is a missing key
-            else:
+        watchers = self._watchers.get(place)
+        if not watchers:
+            return
+        is_gone = self._is_gone(place, self._now_ms())
+        for watcher in watchers:
+            if not (is_gone and watcher.watched[place]):  # SWAPDB may bring a key that has run out for none
                 watcher.watch_failed = True
 
     def failed(self, watcher: Watcher, now_ms: int) -> bool:
         """Whether something this session watches has changed; running out counts, noticed or not."""
         return watcher.watch_failed or any(
-            not run_out_before and self._has_run_out(place, now_ms)
-            for place, run_out_before in watcher.watched.items()
+            not was_gone and self._has_run_out(place, now_ms) for place, was_gone in watcher.watched.items()
         )
+
+    def _is_gone(self, place: Place, now_ms: int) -> bool:
+        return place[1] not in self._keyspace.databases[place[0]].values or self._has_run_out(place, now_ms)
 
     def _has_run_out(self, place: Place, now_ms: int) -> bool:
         expires = self._keyspace.databases[place[0]].expires

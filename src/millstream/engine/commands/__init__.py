@@ -10,11 +10,15 @@ from millstream.engine.commands import (
     group,
     hashes,
     inspect,
+    list_moves,
     lists,
     read,
+    scans,
     sets,
     settle,
+    sorted_set_pops,
     sorted_sets,
+    string_extras,
     strings,
 )  # fmt: skip
 from millstream.engine.keyspace import Call, Keyspace
@@ -24,7 +28,8 @@ from millstream.errors import CommandError
 
 TABLE: dict[bytes, Command] = {}
 for _module in (
-    append, claim, generic, group, hashes, inspect, lists, read, sets, settle, sorted_sets, strings,
+    append, claim, generic, group, hashes, inspect, list_moves, lists, read, scans, sets, settle, sorted_set_pops,
+    sorted_sets, string_extras, strings,
 ):  # fmt: skip
     TABLE.update(_module.REGISTRY.commands)
 

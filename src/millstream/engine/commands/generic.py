@@ -139,7 +139,7 @@ def _expire(call: Call, argv: list[bytes], *, scale: int, base_ms: int) -> int:
     name = argv[0].decode().lower()
     options = _expire_options(argv[3:])
     amount = integer(argv[2])
-    if not I64_MIN // scale <= amount <= I64_MAX // scale or amount * scale > I64_MAX - base_ms:
+    if not -(-I64_MIN // scale) <= amount <= I64_MAX // scale or amount * scale > I64_MAX - base_ms:
         raise faults.invalid_expire(name)
     at_ms = amount * scale + base_ms
     key = argv[1]
@@ -247,11 +247,11 @@ def persist(call: Call, argv: list[bytes]) -> Reply:
 )
 def keys(call: Call, argv: list[bytes]) -> Reply:
     """KEYS pattern"""
-    db, fits = call.db, _matcher(argv[1])
+    db, fits = call.db, matcher(argv[1])
     return [key for key in db.values if fits(key) and not (key in db.expires and call.is_due(key, db))]
 
 
-def _matcher(pattern: bytes) -> Callable[[bytes], bool]:
+def matcher(pattern: bytes) -> Callable[[bytes], bool]:
     """What keys fit a pattern; a single star is no pattern here, so that it also finds the empty key."""
     return (lambda key: True) if pattern == b"*" else glob.compiled(pattern)
 
@@ -266,7 +266,7 @@ def _order(db: Database) -> KeyOrder:
 _CURSOR: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?:\0.*)?", re.DOTALL)
 
 
-def _cursor(word: bytes) -> int:
+def scan_cursor(word: bytes) -> int:
     """An unsigned 64-bit number by C's rules: leading blanks and a sign pass, it ends at a NUL; -1 does not pass."""
     match = _CURSOR.fullmatch(word)
     value = int(match[2]) if match else U64_MAX + 1
@@ -297,9 +297,9 @@ def _scan_options(words: list[bytes]) -> tuple[int, bytes, bytes | None]:
 )
 def scan(call: Call, argv: list[bytes]) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]"""
-    cursor = _cursor(argv[1])
+    cursor = scan_cursor(argv[1])
     count, pattern, kind = _scan_options(argv[2:])
-    db, fits = call.db, _matcher(pattern)
+    db, fits = call.db, matcher(pattern)
     cursor, page = _order(db).page(cursor, count, db.values)
     found: list[Reply] = []
     for key in page:
@@ -317,7 +317,7 @@ def randomkey(call: Call, argv: list[bytes]) -> Reply:
     db = call.db
     while db.values:
         key = _order(db).pick(db.values, call.keyspace.pick)
-        if call.peek(key) is not None:
+        if call.peek(key) is not None or call.keyspace.keeps_expired:
             return key
     return None
 

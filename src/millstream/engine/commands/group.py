@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from millstream.engine import faults, ids
@@ -375,6 +376,45 @@ def deliver_next(stream: Stream, group: Group, consumer: Consumer, now_ms: int) 
     group.step_to(entry_id, at + 1)
     fragments = block.fragments
     return entry_id, block.fragment(at) if fragments is None else fragments[at]
+
+
+def deliver_run(
+    stream: Stream, group: Group, consumer: Consumer, now_ms: int, most: int
+) -> tuple[list[bytes], list[bytes]] | None:
+    """As deliver_next, for up to so many entries of one block: ids and encoded fields."""
+    block = group.block
+    if block is None:
+        return None
+    ids_, at, mark = block.ids, group.at, group.mark
+    if not 0 < at <= len(ids_) or ids_[at - 1] is not mark or group.pending.order.newest is not mark:
+        return None
+    read = group.entries_read
+    if read is None or stream.max_deleted or read >= I64_MAX - most:
+        return None
+    if at == len(ids_):
+        block = _block_behind(stream, block)
+        if block is None or not block.ids:
+            return None
+        group.block, ids_, at = block, block.ids, 0
+    if most == 1:
+        group.pending.deliver_one(consumer, now_ms, ids_[at], block)
+        end = at + 1
+    else:
+        end = min(at + most, len(ids_))
+        group.pending.deliver_above(consumer, now_ms, ids_[at:end], block)
+    consumer.active_ms = now_ms
+    group.entries_read = read + end - at
+    group.step_to(ids_[end - 1], end)
+    return ids_[at:end], block.slice(at, end)
+
+
+def _block_behind(stream: Stream, block: Block) -> Block | None:
+    """The block that follows one of the stream's, or None."""
+    entries = stream.entries
+    index = bisect_right(entries.firsts, block.first)
+    if block.dropped or index == len(entries.blocks):
+        return None
+    return entries.blocks[index]
 
 
 def _remember_place(group: Group, last_id: bytes, block: Block | None) -> None:

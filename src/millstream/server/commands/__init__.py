@@ -9,6 +9,7 @@ from millstream.persistence import commands as dumping
 from millstream.server.commands import (
     acl,
     admin,
+    caching,
     channels,
     client,
     command,
@@ -16,6 +17,7 @@ from millstream.server.commands import (
     connection,
     information,
     keeping,
+    slowness,
     transactions,
 )
 from millstream.server.scripting import commands as scripting
@@ -24,6 +26,7 @@ TABLE: dict[bytes, Command] = {
     **ENGINE_TABLE,
     **acl.COMMANDS.commands,
     **admin.COMMANDS.commands,
+    **caching.COMMANDS.commands,
     **channels.COMMANDS.commands,
     **client.COMMANDS.commands,
     **command.COMMANDS.commands,
@@ -33,6 +36,7 @@ TABLE: dict[bytes, Command] = {
     **information.COMMANDS.commands,
     **keeping.COMMANDS.commands,
     **scripting.COMMANDS.commands,
+    **slowness.COMMANDS.commands,
     **transactions.COMMANDS.commands,
 }
 command.publish(TABLE)

@@ -64,6 +64,7 @@ def setuser(call: ServerCall, argv: list[bytes]) -> Reply:
     """ACL SETUSER username [rule [rule ...]]"""
     if has_blank(argv[2]):
         raise fault("ERR Usernames can't contain spaces or null characters")
+    call.hub.tracking.broadcast()  # what has changed so far is told by the rules so far
     try:
         call.hub.access.set_user(argv[2], argv[3:])
     except Unmatched as error:

@@ -1,27 +1,32 @@
-"""Server commands without a home of their own: TIME, ROLE, WAIT, SLOWLOG, LATENCY, MEMORY, DEBUG, CLUSTER, MONITOR."""
+"""Server commands without a home of their own: TIME, ROLE, WAIT, MEMORY, DEBUG, CLUSTER, MONITOR."""
 
 from __future__ import annotations
 
 import re
 import time
+from typing import Final
 
 from millstream.clock import SystemClock
-from millstream.engine.args import as_integer, integer
+from millstream.engine.args import integer
+from millstream.engine.commands.generic import encoding_of
 from millstream.engine.faults import (
     BLOCK_NEGATIVE,
     BLOCK_NOT_INTEGER,
     BLOCK_OUT_OF_RANGE,
+    NO_SUCH_KEY,
     SYNTAX,
     bad_subcommand_use,
     fault,
 )
-from millstream.engine.outcome import OK, Pairs, Reply, Verbatim, Wait
+from millstream.engine.outcome import OK, Pairs, Reply, Simple, Verbatim, Wait
+from millstream.persistence.rdb import dump_payload
 from millstream.server.call import ServerCall, ServerRegistry, ServerRun
 from millstream.server.commands.common import add_help
 from millstream.server.commands.keeping import debug_loadaof, debug_reload
-from millstream.server.memory import of_key
+from millstream.server.memory import STARTUP, of_key
 
 COMMANDS = ServerRegistry("server")
+_TRAILER: Final = 11  # bytes of what DUMP answers that are not the value: its type, the version, the checksum
 _FAST = "loading stale fast"
 _ADMIN = "admin noscript loading stale"
 
@@ -89,58 +94,6 @@ def waitaof(call: ServerCall, argv: list[bytes]) -> Reply | Wait:
     return Wait((), timeout_ms, argv)
 
 
-# SLOWLOG and LATENCY: nothing is recorded
-
-COMMANDS.contains("slowlog", since="2.2.12", summary="A container for slow log commands.")
-COMMANDS.contains("latency", since="2.8.13", summary="A container for latency diagnostics commands.")
-_SLOWLOG = "admin loading stale"
-
-
-@COMMANDS.serves("slowlog|get", -2, _SLOWLOG, since="2.2.12", summary="Returns slow commands: none are kept.")
-def slowlog_get(call: ServerCall, argv: list[bytes]) -> Reply:
-    """SLOWLOG GET [count]"""
-    count = as_integer(argv[2]) if len(argv) > 2 else 10
-    if count is None or count < -1:
-        raise fault("ERR count should be greater than or equal to -1")
-    return []
-
-
-@COMMANDS.serves("slowlog|len", 2, _SLOWLOG, since="2.2.12", summary="Returns the length of the slow log.")
-def slowlog_len(call: ServerCall, argv: list[bytes]) -> Reply:
-    """SLOWLOG LEN"""
-    return 0
-
-
-@COMMANDS.serves("slowlog|reset", 2, _SLOWLOG, since="2.2.12", summary="Clears the slow log.")
-def slowlog_reset(call: ServerCall, argv: list[bytes]) -> Reply:
-    """SLOWLOG RESET"""
-    return OK
-
-
-@COMMANDS.serves("latency|latest", 2, _ADMIN, since="2.8.13", summary="Returns the latest latency samples.")
-def latency_latest(call: ServerCall, argv: list[bytes]) -> Reply:
-    """LATENCY LATEST"""
-    return []
-
-
-@COMMANDS.serves("latency|history", 3, _ADMIN, since="2.8.13", summary="Returns latency samples of an event.")
-def latency_history(call: ServerCall, argv: list[bytes]) -> Reply:
-    """LATENCY HISTORY event"""
-    return []
-
-
-@COMMANDS.serves("latency|reset", -2, _ADMIN, since="2.8.13", summary="Clears latency samples.")
-def latency_reset(call: ServerCall, argv: list[bytes]) -> Reply:
-    """LATENCY RESET [event [event ...]]"""
-    return 0
-
-
-@COMMANDS.serves("latency|histogram", -2, _ADMIN, since="7.0.0", summary="Returns latency histograms.")
-def latency_histogram(call: ServerCall, argv: list[bytes]) -> Reply:
-    """LATENCY HISTOGRAM [command [command ...]]"""
-    return Pairs()
-
-
 # MEMORY
 
 COMMANDS.contains("memory", since="4.0.0", summary="A container for memory diagnostics commands.")
@@ -160,6 +113,28 @@ def memory_usage(call: ServerCall, argv: list[bytes]) -> Reply:
     return None if call.lookup_to_read(argv[2]) is None else of_key(call.db, argv[2], samples)
 
 
+@COMMANDS.serves("memory|stats", 2, since="4.0.0", summary="Returns details about memory usage.")
+def memory_stats(call: ServerCall, argv: list[bytes]) -> Reply:
+    """MEMORY STATS"""
+    memory = call.hub.memory
+    used, peak = memory.used, memory.peak
+    keys = sum(len(db.values) for db in call.hub.keyspace)
+    dataset = used - STARTUP
+    return Pairs([
+        b"peak.allocated", peak, b"total.allocated", used, b"startup.allocated", STARTUP, b"replication.backlog", 0,
+        b"clients.slaves", 0, b"clients.normal", 0, b"cluster.links", 0, b"aof.buffer", 0,
+        b"lua.caches", call.hub.runner.memory, b"functions.caches", 0, b"overhead.total", STARTUP,
+        b"keys.count", keys, b"keys.bytes-per-key", dataset // keys if keys else 0, b"dataset.bytes", dataset,
+        b"dataset.percentage", 100.0 if dataset else 0.0, b"peak.percentage", 100 * used / peak if peak else 0.0,
+    ])  # fmt: skip
+
+
+@COMMANDS.serves("memory|malloc-stats", 2, since="4.0.0", summary="Returns the allocator's statistics.")
+def memory_malloc_stats(call: ServerCall, argv: list[bytes]) -> Reply:
+    """MEMORY MALLOC-STATS"""
+    return Verbatim(b"Stats not supported for the current allocator")
+
+
 @COMMANDS.serves("memory|doctor", 2, since="4.0.0", summary="Reports memory problems.")
 def memory_doctor(call: ServerCall, argv: list[bytes]) -> Reply:
     """MEMORY DOCTOR"""
@@ -177,7 +152,9 @@ def memory_purge(call: ServerCall, argv: list[bytes]) -> Reply:
 
 @COMMANDS.serves("debug", -2, _ADMIN, summary="A container for debugging commands.")
 def debug(call: ServerCall, argv: list[bytes]) -> Reply:
-    """DEBUG <SLEEP seconds | SET-ACTIVE-EXPIRE 0|1 | LOADAOF | RELOAD [NOSAVE]>"""
+    """DEBUG <SLEEP seconds | SET-ACTIVE-EXPIRE 0|1 | LOADAOF | RELOAD [NOSAVE] [NOFLUSH] [MERGE] | OBJECT key |
+    SET-DISABLE-DENY-SCRIPTS 0|1>
+    """
     match argv[1].upper(), len(argv):
         case b"SLEEP", 3:
             if isinstance(call.hub.clock, SystemClock):
@@ -187,13 +164,32 @@ def debug(call: ServerCall, argv: list[bytes]) -> Reply:
             call.hub.active_expiry = _generous_float(argv[2]) != 0
             call.hub.keep_swept()
             return OK
+        case b"SET-DISABLE-DENY-SCRIPTS", 3:
+            call.hub.runner.allows_everything = _generous_float(argv[2]) != 0
+            return OK
+        case b"OBJECT", 3:
+            return _debug_object(call, argv[2])
         case b"LOADAOF", _:
             return debug_loadaof(call, argv)
         case b"RELOAD", _:
             return debug_reload(call, argv)
-        case (b"JMAP" | b"QUICKLIST-PACKED-THRESHOLD"), 3:
+        case (b"JMAP" | b"QUICKLIST-PACKED-THRESHOLD" | b"PAUSE-CRON"), 3:
             return OK
     raise bad_subcommand_use("debug", argv[1])
+
+
+def _debug_object(call: ServerCall, key: bytes) -> Reply:
+    """What Redis tells of a value; its address is ours, and its clock is that of OBJECT IDLETIME."""
+    value = call.db.values.get(key)  # also one whose time is over: who debugs wants to see it
+    if value is None:
+        raise fault(NO_SUCH_KEY)
+    used_ms = call.db.accessed.get(key, call.now_ms)
+    size = len(dump_payload(value, compress=False, now_ms=call.now_ms)) - _TRAILER
+    idle_s = max(0, call.now_ms - used_ms) // 1000
+    return Simple(
+        f"Value at:{id(value):#x} refcount:1 encoding:{encoding_of(key, value).decode()} serializedlength:{size} "
+        f"lru:{used_ms // 1000 % (1 << 24)} lru_seconds_idle:{idle_s}".encode()
+    )
 
 
 def _generous_float(word: bytes) -> float:
@@ -224,15 +220,20 @@ def _without_cluster(name: str, arity: int, flags: str, group: str | None = None
     COMMANDS.serves(name, arity, flags, group=group, since="3.0.0", summary="Needs a cluster.")(refuse)
 
 
+_CLUSTER_FLAGS: Final = dict.fromkeys(
+    ("meet", "failover", "addslots", "delslots", "setslot"), "admin stale no_async_loading"
+) | {
+    "reset": "admin noscript stale", "countkeysinslot": "stale", "getkeysinslot": "stale",
+    "replicas": "admin loading stale", "slaves": "admin loading stale",
+}  # fmt: skip
 for _name, _arity in (
     ("info", 2), ("nodes", 2), ("slots", 2), ("shards", 2), ("myid", 2), ("myshardid", 2), ("links", 2),
     ("keyslot", 3), ("countkeysinslot", 3), ("getkeysinslot", 4), ("meet", -4), ("reset", -2), ("help", 2),
     ("replicas", 3), ("slaves", 3), ("failover", -2), ("addslots", -3), ("delslots", -3), ("setslot", -4),
 ):  # fmt: skip
-    _without_cluster(f"cluster|{_name}", _arity, "loading stale")
+    _without_cluster(f"cluster|{_name}", _arity, _CLUSTER_FLAGS.get(_name, "loading stale"))
 _without_cluster("readonly", 1, _FAST, "connection")
 _without_cluster("readwrite", 1, _FAST, "connection")
 _without_cluster("asking", 1, "fast", "connection")
 
-for _container in ("slowlog", "latency", "memory"):
-    add_help(COMMANDS, _container)
+add_help(COMMANDS, "memory")

@@ -10,7 +10,7 @@ from millstream.engine.outcome import Push, Reply
 from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import add_help
 from millstream.server.pubsub import Topics
-from millstream.server.resp import Several
+from millstream.server.several import Several
 
 if TYPE_CHECKING:
     from millstream.server.session import Session

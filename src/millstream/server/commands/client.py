@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from millstream.engine.args import as_integer, integer
-from millstream.engine.faults import SYNTAX, bad_subcommand_use, fault
-from millstream.engine.outcome import OK, Members, Pairs, Reply, Verbatim
+from millstream.engine.args import I64_MAX, as_integer, integer
+from millstream.engine.faults import (
+    BLOCK_NEGATIVE,
+    BLOCK_NOT_INTEGER,
+    BLOCK_OUT_OF_RANGE,
+    SYNTAX,
+    bad_subcommand_use,
+    fault,
+)
+from millstream.engine.outcome import OK, Reply, Verbatim
 from millstream.errors import CommandError
 from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import ReplyMode, add_help, bad_name, is_plain
-from millstream.server.resp import NOTHING
+from millstream.server.several import NOTHING
 
 if TYPE_CHECKING:
     from millstream.server.session import Session
@@ -36,7 +43,7 @@ def describe(session: Session, now_ms: int) -> bytes:
         "multi": -1 if session.queue is None else len(session.queue), "watch": len(session.watched),
         "qbuf": 0, "qbuf-free": 0, "argv-mem": 0, "multi-mem": 0, "rbs": 0, "rbp": 0, "obl": 0, "oll": 0,
         "omem": 0, "omem-shared": 0, "omem-unshared": 0, "tot-mem": 0, "events": "r",
-        "cmd": session.last_command, "user": _text(session.user), "redir": -1, "resp": session.protocol,
+        "cmd": session.last_command, "user": _text(session.user), "redir": _redirect(session), "resp": session.protocol,
         "lib-name": _text(session.lib_name), "lib-ver": _text(session.lib_version), "io-thread": 0,
         "tot-net-in": session.bytes_in, "tot-net-out": session.bytes_out, "tot-cmds": session.commands,
         "read-events": 0, "avg-pipeline-len-sum": 0, "avg-pipeline-len-cnt": 0,
@@ -50,17 +57,20 @@ def _text(word: bytes) -> str:
 
 def _flags(session: Session) -> str:
     letters = ""
-    if session in session.hub.monitors:
-        letters += "O"
-    if session.waiter is not None:
-        letters += "b"
-    if session.queue is not None:
-        letters += "x"
-    if session.watch_failed:
-        letters += "d"
-    if session.subscriptions or session.shards:
-        letters += "P"
+    tracked = session.hub.tracking.of(session)
+    for letter, applies in (
+        ("O", session in session.hub.monitors), ("P", session.subscriptions or session.shards),
+        ("x", session.queue is not None), ("b", session.waiter is not None), ("t", tracked is not None),
+        ("R", tracked is not None and tracked.is_broken), ("B", tracked is not None and tracked.bcast),
+        ("d", session.watch_failed), ("e", session.is_spared), ("T", session.leaves_untouched),
+    ):  # fmt: skip
+        letters += letter if applies else ""
     return letters or "N"
+
+
+def _redirect(session: Session) -> int:
+    tracked = session.hub.tracking.of(session)
+    return -1 if tracked is None else tracked.redirect
 
 
 def _type_of(session: Session) -> bytes:
@@ -197,7 +207,7 @@ def unblock(call: ServerCall, argv: list[bytes]) -> Reply:
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise fault("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     session = call.hub.sessions.get(integer(argv[2]))
-    if session is None or session.waiter is None:
+    if session is None or session.waiter is None or call.hub.pause.holds(session.waiter):
         return 0
     waiter = session.waiter
     error = CommandError("UNBLOCKED client unblocked via CLIENT UNBLOCK")
@@ -223,18 +233,27 @@ def reply(call: ServerCall, argv: list[bytes]) -> Reply:
     raise fault(SYNTAX)
 
 
-def _on_or_off(name: str, flags: str, since: str, summary: str) -> None:
-    """Register a switch that is accepted and has no effect here: nothing is evicted."""
-
-    @COMMANDS.serves(f"client|{name}", 3, flags, since=since, summary=summary)
-    def switch(call: ServerCall, argv: list[bytes]) -> Reply:
-        if argv[2].upper() not in (b"ON", b"OFF"):
-            raise fault(SYNTAX)
-        return OK
+def _is_on(word: bytes) -> bool:
+    if word.upper() not in (b"ON", b"OFF"):
+        raise fault(SYNTAX)
+    return word.upper() == b"ON"
 
 
-_on_or_off("no-evict", _ADMIN, "7.0.0", "Spares this connection when memory is short.")
-_on_or_off("no-touch", _PLAIN, "7.2.0", "Keeps reads from counting as uses of a key.")
+@COMMANDS.serves("client|no-evict", 3, _ADMIN, since="7.0.0", summary="Spares this connection when memory is short.")
+def no_evict(call: ServerCall, argv: list[bytes]) -> Reply:
+    """CLIENT NO-EVICT <ON | OFF>
+
+    Shown by CLIENT LIST and without effect: no connection is closed to save memory.
+    """
+    call.session.is_spared = _is_on(argv[2])
+    return OK
+
+
+@COMMANDS.serves("client|no-touch", 3, _PLAIN, since="7.2.0", summary="Keeps reads from counting as uses of a key.")
+def no_touch(call: ServerCall, argv: list[bytes]) -> Reply:
+    """CLIENT NO-TOUCH <ON | OFF>"""
+    call.session.leaves_untouched = _is_on(argv[2])
+    return OK
 
 
 @COMMANDS.serves("client|pause", -3, _ADMIN, since="3.0.0", summary="Suspends commands processing.")
@@ -242,40 +261,23 @@ def pause(call: ServerCall, argv: list[bytes]) -> Reply:
     """CLIENT PAUSE timeout [WRITE | ALL]"""
     if len(argv) > 4:
         raise fault(SYNTAX)
-    if len(argv) == 4 and argv[3].upper() not in (b"WRITE", b"ALL"):
+    mode = argv[3].upper() if len(argv) == 4 else b"ALL"
+    if mode not in (b"WRITE", b"ALL"):
         raise fault("ERR CLIENT PAUSE mode must be WRITE or ALL")
-    if integer(argv[2], "ERR timeout is not an integer or out of range") < 0:
-        raise fault("ERR timeout is negative")
-    return OK  # there is no replica to wait for, which is what it is for
+    timeout_ms = integer(argv[2], BLOCK_NOT_INTEGER)
+    if timeout_ms < 0:
+        raise fault(BLOCK_NEGATIVE)
+    if timeout_ms > I64_MAX - call.now_ms:
+        raise fault(BLOCK_OUT_OF_RANGE)
+    call.hub.pause.begin(call.now_ms + timeout_ms, of_all=mode == b"ALL")
+    return OK
 
 
 @COMMANDS.serves("client|unpause", 2, _ADMIN, since="6.2.0", summary="Resumes commands processing.")
 def unpause(call: ServerCall, argv: list[bytes]) -> Reply:
     """CLIENT UNPAUSE"""
+    call.hub.pause.end()
     return OK
-
-
-@COMMANDS.serves("client|tracking", -3, _PLAIN, since="6.0.0", summary="Controls client-side caching.")
-def tracking(call: ServerCall, argv: list[bytes]) -> Reply:
-    """CLIENT TRACKING <ON | OFF>"""
-    match argv[2].upper():
-        case b"OFF":
-            return OK
-        case b"ON":
-            raise fault("ERR client-side caching is not supported")
-    raise fault(SYNTAX)
-
-
-@COMMANDS.serves("client|trackinginfo", 2, _PLAIN, since="6.2.0", summary="Describes client-side caching.")
-def trackinginfo(call: ServerCall, argv: list[bytes]) -> Reply:
-    """CLIENT TRACKINGINFO"""
-    return Pairs([b"flags", Members([b"off"]), b"redirect", -1, b"prefixes", []])
-
-
-@COMMANDS.serves("client|getredir", 2, _PLAIN, since="6.0.0", summary="Returns where invalidations go.")
-def getredir(call: ServerCall, argv: list[bytes]) -> Reply:
-    """CLIENT GETREDIR"""
-    return -1
 
 
 add_help(COMMANDS, "client")

@@ -60,6 +60,9 @@ def describe(row: Command) -> Reply:
     ]
 
 
+_COUNT_FIRST: Final = frozenset({"lmpop", "msetex", "zmpop"})  # with the number of keys as their first word
+
+
 def _key_specs(row: Command) -> list[Reply]:
     """Where the keys of a command stand, in the form of Redis 7."""
     keys = row.keys
@@ -67,8 +70,9 @@ def _key_specs(row: Command) -> list[Reply]:
         begin = _typed(b"keyword", keyword=b"STREAMS", startfrom=1 if row.name == "xread" else 4)
         return [_key_spec(row, (*keys.flags, "incomplete"), begin, _range(-1, 1, 2))]
     if row.find_keys is not None:
-        counted = _typed(b"keynum", keynumidx=0, firstkey=1, keystep=1)
-        return [_key_spec(row, keys.flags, _typed(b"index", index=2), counted)]
+        counted = _typed(b"keynum", keynumidx=0, firstkey=1, keystep=2 if row.name == "msetex" else 1)
+        at = 1 if row.name in _COUNT_FIRST else 2
+        return [_key_spec(row, keys.flags, _typed(b"index", index=at), counted)]
     if not keys.first:
         return []
     begin = _typed(b"index", index=keys.first)
@@ -155,7 +159,8 @@ def _documentation(row: Command) -> Reply:
 )
 def list_(call: ServerCall, argv: list[bytes]) -> Reply:
     """COMMAND LIST [FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]"""
-    names = list(_table)
+    rows = {row.name.encode(): row for top in _table.values() for row in (top, *top.subcommands.values())}
+    names = list(rows)
     if len(argv) == 2:
         return list[Reply](names)
     if len(argv) != 5 or argv[2].upper() != b"FILTERBY":
@@ -165,7 +170,7 @@ def list_(call: ServerCall, argv: list[bytes]) -> Reply:
             return []
         case b"ACLCAT":
             category = "@" + argv[4].lower().decode("latin-1")
-            return [name for name in names if category in _table[name].categories]
+            return [name for name in names if category in rows[name].categories]
         case b"PATTERN":
             fits = compiled(argv[4])
             return [name for name in names if fits(name)]

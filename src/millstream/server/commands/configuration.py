@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from millstream.engine.faults import fault
 from millstream.engine.outcome import OK, Pairs, Reply
+from millstream.persistence.files import RealFiles, write_file
 from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import add_help
+from millstream.server.config import defaults
+from millstream.server.rewriting import rewritten
 from millstream.server.stats import Stats
 
 COMMANDS = ServerRegistry("server")
@@ -41,7 +44,17 @@ def resetstat(call: ServerCall, argv: list[bytes]) -> Reply:
 @COMMANDS.serves("config|rewrite", 2, _ADMIN, since="2.8.0", summary="Writes the configuration to its file.")
 def rewrite(call: ServerCall, argv: list[bytes]) -> Reply:
     """CONFIG REWRITE"""
-    raise fault("ERR The server is running without a config file")
+    hub = call.hub
+    if hub.config_file is None:
+        raise fault("ERR The server is running without a config file")
+    users = [] if hub.config["aclfile"] else [user.describe() for _, user in sorted(hub.access.users.items())]
+    files = RealFiles()
+    try:
+        text = b"".join(files.read(hub.config_file)) if files.exists(hub.config_file) else b""
+        write_file(files, hub.config_file, [rewritten(text, hub.config.values(), defaults(), users)])
+    except OSError as error:
+        raise fault(f"ERR Rewriting config file: {error.strerror}") from error
+    return OK
 
 
 add_help(COMMANDS, "config")

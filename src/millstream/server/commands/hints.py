@@ -9,12 +9,14 @@ _BY_TIPS: Final[dict[str, str]] = {
         "client|info client|list cluster|getkeysinslot cluster|info cluster|links cluster|myshardid "
         "cluster|nodes cluster|replicas cluster|shards cluster|slaves cluster|slots lastsave "
         "object|encoding object|freq object|idletime object|refcount pttl spop srandmember time ttl xadd "
-        "xautoclaim xclaim xinfo|consumers xpending xtrim"
+        "xautoclaim xclaim xinfo|consumers xpending xtrim dump hscan sscan zscan"
     ),
     "nondeterministic_output request_policy:all_nodes response_policy:special": (
-        "latency|histogram latency|history latency|latest"
+        "latency|doctor latency|graph latency|histogram latency|history latency|latest"
     ),
-    "nondeterministic_output request_policy:all_shards response_policy:special": "function|stats info memory|doctor",
+    "nondeterministic_output request_policy:all_shards response_policy:special": (
+        "function|stats info memory|doctor memory|malloc-stats memory|stats"
+    ),
     "nondeterministic_output request_policy:special response_policy:special": "scan",
     "nondeterministic_output_order": (
         "command command|docs command|info command|list function|list hgetall hkeys hvals smembers"
@@ -37,7 +39,7 @@ _BY_TIPS: Final[dict[str, str]] = {
     "request_policy:all_shards response_policy:special nondeterministic_output": "randomkey",
     "request_policy:multi_shard": "mget",
     "request_policy:multi_shard response_policy:agg_sum": "del exists touch unlink",
-    "request_policy:multi_shard response_policy:all_succeeded": "mset",
+    "request_policy:multi_shard response_policy:all_succeeded": "mset msetex",
 }
 TIPS: Final[dict[str, tuple[str, ...]]] = {
     name: tuple(tips.split()) for tips, names in _BY_TIPS.items() for name in names.split()
@@ -50,6 +52,12 @@ KEY_NOTES: Final[dict[str, str]] = {
     "eval_ro": _UNKNOWN_USE + "RO and ACCESS",
     "fcall": _UNKNOWN_USE + "RW and UPDATE",
     "fcall_ro": _UNKNOWN_USE + "RO and ACCESS",
+    "getex": "RW and UPDATE because it changes the TTL",
+    "set": "RW and ACCESS due to the optional `GET` argument",
+    "xread": (
+        "Incomplete because a stream key named STREAMS (or options before it) can shift the STREAMS keyword; fall back "
+        "to xreadGetKeys"
+    ),
     "xadd": "UPDATE instead of INSERT because of the optional trimming feature",
     "xreadgroup": (
         "Incomplete because a consumer/group named STREAMS (or options before GROUP) can shift the STREAMS keyword; "

@@ -11,7 +11,9 @@ from uuid import uuid4
 
 from millstream.engine.outcome import Reply, Verbatim
 from millstream.server.call import ServerCall, ServerRegistry
+from millstream.server.commands.info_fields import FIELDS
 from millstream.server.memory import STARTUP
+from millstream.server.stats import CommandStats
 from millstream.server.version import REDIS_VERSION, millstream_version
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def _clients(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "client_recent_max_input_buffer", 0
     yield "client_recent_max_output_buffer", 0
     yield "blocked_clients", len(hub.waiters)
-    yield "tracking_clients", 0
+    yield "tracking_clients", len(hub.tracking.sessions)
     yield "pubsub_clients", sum(bool(s.subscriptions or s.shards) for s in sessions)
     yield "watching_clients", sum(bool(s.watched) for s in sessions)
     yield "clients_in_timeout_table", len(hub.waiters)
@@ -90,6 +92,11 @@ def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "used_memory_startup", STARTUP
     yield "used_memory_dataset", used - STARTUP
     yield "used_memory_dataset_perc", "100.00%"
+    lua = hub.runner.memory
+    for name in ("used_memory_lua", "used_memory_vm_eval", "used_memory_vm_functions", "used_memory_vm_total"):
+        yield name, lua  # scripts and functions share one Lua
+    yield "used_memory_lua_human", _human(lua)
+    yield "used_memory_vm_total_human", _human(lua)
     yield "number_of_cached_scripts", len(hub.scripts)
     yield "number_of_functions", hub.libraries.functions
     yield "number_of_libraries", len(hub.libraries)
@@ -129,14 +136,21 @@ def _stats(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "total_net_output_bytes", stats.bytes_out + sum(session.bytes_out for session in sessions)
     yield "rejected_connections", stats.rejected_connections
     yield "expired_keys", stats.expired
+    yield "expired_keys_active", stats.expired_actively
     yield "evicted_keys", 0
     yield "keyspace_hits", stats.hits
     yield "keyspace_misses", stats.misses
     yield "pubsub_channels", len(pubsub.channels.by_name)
     yield "pubsub_patterns", len(pubsub.patterns.by_name)
     yield "pubsubshard_channels", len(pubsub.shards.by_name)
+    yield "tracking_total_keys", hub.tracking.keys
+    yield "tracking_total_items", hub.tracking.items
+    yield "tracking_total_prefixes", hub.tracking.prefixes
     yield "unexpected_error_replies", 0
     yield "total_error_replies", stats.errors
+    yield "slowlog_commands_count", stats.slow
+    yield "slowlog_commands_time_ms_max", f"{stats.slowest_ns / 1e6:.2f}"
+    yield "slowlog_commands_time_ms_sum", f"{stats.slow_ns / 1e6:.2f}"
     for what, times in hub.access.denied.items():
         yield f"acl_access_denied_{what}", times
 
@@ -161,7 +175,17 @@ def _cpu(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "used_cpu_user", f"{times.user:.6f}"
     yield "used_cpu_sys_children", f"{times.children_system:.6f}"
     yield "used_cpu_user_children", f"{times.children_user:.6f}"
+    yield "used_cpu_sys_main_thread", f"{times.system:.6f}"
+    yield "used_cpu_user_main_thread", f"{times.user:.6f}"
     yield "used_cpu_process", f"{time.process_time():.6f}"
+
+
+def _threads(hub: Hub, now_ms: int) -> Iterator[Field]:
+    yield "io_thread_0", f"clients={len(hub.sessions)},reads=0,writes=0"
+
+
+def _hotkeys(hub: Hub, now_ms: int) -> Iterator[Field]:
+    yield from ()
 
 
 def _modules(hub: Hub, now_ms: int) -> Iterator[Field]:
@@ -175,8 +199,25 @@ def _commandstats(hub: Hub, now_ms: int) -> Iterator[Field]:
         yield (
             f"cmdstat_{name}",
             f"calls={counted.calls},usec={usec},usec_per_call={per_call:.2f},"
-            f"rejected_calls={counted.rejected},failed_calls={counted.failed}",
+            f"rejected_calls={counted.rejected},failed_calls={counted.failed}" + _slowness(counted),
         )
+
+
+def _slowness(counted: CommandStats) -> str:
+    if not counted.slow:
+        return ""
+    total_ms, most_ms = counted.slow_ns / 1e6, counted.slowest_ns / 1e6
+    return f",slowlog_count={counted.slow},slowlog_time_ms_sum={total_ms:.2f},slowlog_time_ms_max={most_ms:.2f}"
+
+
+def _latencystats(hub: Hub, now_ms: int) -> Iterator[Field]:
+    if not hub.tracks_latency:
+        return
+    shares = hub.config["latency-tracking-info-percentiles"].decode().split()
+    for name, counted in hub.stats.by_command.items():
+        if counted.calls:
+            known = [f"p{share}={counted.percentile(float(share) / 100):.3f}" for share in shares]
+            yield f"latency_percentiles_usec_{name}", ",".join(known)
 
 
 def _errorstats(hub: Hub, now_ms: int) -> Iterator[Field]:
@@ -197,11 +238,12 @@ def _keyspace(hub: Hub, now_ms: int) -> Iterator[Field]:
 
 
 _SECTIONS: Final[dict[str, Section]] = {
-    "Server": _server, "Clients": _clients, "Memory": _memory, "Persistence": _persistence, "Stats": _stats,
-    "Replication": _replication, "CPU": _cpu, "Modules": _modules, "Commandstats": _commandstats,
-    "Errorstats": _errorstats, "Cluster": _cluster, "Keyspace": _keyspace,
+    "Server": _server, "Clients": _clients, "Memory": _memory, "Persistence": _persistence, "Threads": _threads,
+    "Stats": _stats, "Replication": _replication, "CPU": _cpu, "Hotkeys": _hotkeys, "Modules": _modules,
+    "Commandstats": _commandstats, "Errorstats": _errorstats, "Latencystats": _latencystats, "Cluster": _cluster,
+    "Keyspace": _keyspace,
 }  # fmt: skip
-_EXTRA: Final = frozenset({"Commandstats"})  # only when asked for, by name or as `all`
+_EXTRA: Final = frozenset({"Commandstats", "Latencystats"})  # only when asked for, by name or as `all`
 
 
 def _chosen(words: list[bytes]) -> list[str]:
@@ -224,6 +266,7 @@ def info(call: ServerCall, argv: list[bytes]) -> Reply:
     """INFO [section [section ...]]"""
     sections = []
     for title in _chosen(argv[1:]):
-        lines = [f"{name}:{value}\r\n" for name, value in _SECTIONS[title](call.hub, call.now_ms)]
+        fields = FIELDS.get(title, {}) | dict(_SECTIONS[title](call.hub, call.now_ms))
+        lines = [f"{name}:{value}\r\n" for name, value in fields.items()]
         sections.append(f"# {title}\r\n" + "".join(lines))
     return Verbatim("\r\n".join(sections).encode("utf-8", "surrogateescape"))

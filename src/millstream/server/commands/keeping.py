@@ -130,16 +130,23 @@ def debug_loadaof(call: ServerCall, argv: list[bytes]) -> Reply:
         store.reload_log()
     except PersistenceError as error:
         raise fault("ERR Error trying to load the AOF files, check server logs.") from error
+    finally:
+        call.hub.count_anew()
     return OK
 
 
 def debug_reload(call: ServerCall, argv: list[bytes]) -> Reply:
-    """DEBUG RELOAD [NOSAVE]: write a snapshot, forget everything and load it again."""
+    """DEBUG RELOAD [NOSAVE] [NOFLUSH] [MERGE]: write a snapshot, forget everything and load it again."""
     words = {word.upper() for word in argv[2:]}
     if not words <= {b"NOSAVE", b"MERGE", b"NOFLUSH"}:
         raise fault("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.")
+    forget = b"NOFLUSH" not in words
+    if not forget and b"MERGE" not in words and len(call.hub.libraries):
+        raise fault("ERR Error trying to load the RDB dump, check server logs.")  # they would be there twice
     try:
-        _store(call).reload_snapshot(save=b"NOSAVE" not in words, forget=b"NOFLUSH" not in words)
+        _store(call).reload_snapshot(save=b"NOSAVE" not in words, forget=forget, merge=b"MERGE" in words)
     except PersistenceError as error:
         raise fault("ERR Error trying to load the RDB dump, check server logs.") from error
+    finally:
+        call.hub.count_anew()
     return OK

@@ -90,6 +90,16 @@ class Scripts:
         """A script by its hash, in capitals or not."""
         return self._by_sha.get(sha.lower())
 
+    def flags_of(self, word: bytes, *, is_body: bool) -> frozenset[str]:
+        """What a script declares, by its body or hash; nothing if it is unknown or cannot be read."""
+        if not is_body:
+            script = self.find(word)
+            return script.flags or frozenset() if script is not None else frozenset()
+        try:
+            return parted(word)[0] or frozenset()
+        except CommandError:
+            return frozenset()
+
     def run(
         self, call: ServerCall, script: Script, keys: list[bytes], words: list[bytes], *, is_read_only: bool = False
     ) -> Reply:

@@ -78,7 +78,7 @@ class Libraries:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._by_name: dict[bytes, Library] = {}
-        self._by_function: dict[bytes, Library] = {}
+        self._by_function: dict[bytes, Library] = {}  # by the name in lower case: its case does not matter
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class Libraries:
     def _check_free(self, library: Library, leaving: Iterable[bytes]) -> None:
         """No function may be called like one of a library that stays."""
         for function in library.functions:
-            holder = self._by_function.get(function)
+            holder = self._by_function.get(function.lower())
             if holder is not None and holder.name not in leaving:
                 raise fault(b"ERR Function " + function + b" already exists")
 
@@ -137,12 +137,12 @@ class Libraries:
         for library in leaving:
             del self._by_name[library.name]
             for function in library.functions:
-                del self._by_function[function]
+                del self._by_function[function.lower()]
         self._drop(leaving)
         for library in coming:
             self._by_name[library.name] = library
             for function in library.functions:
-                self._by_function[function] = library
+                self._by_function[function.lower()] = library
 
     def _drop(self, libraries: Iterable[Library]) -> None:
         for library in libraries:
@@ -172,15 +172,27 @@ class Libraries:
         self, call: ServerCall, name: bytes, keys: list[bytes], words: list[bytes], *, is_read_only: bool
     ) -> Reply:
         """Call a function; raises the error that it ends with."""
-        library = self._by_function[name]
+        library, name = self._found(name)
         flags, protocol = library.functions[name].flags, call.protocol
         return self._runner.run(
             call, name, lambda lua: lua.call(library.number, name, keys, words, protocol), flags=flags,
             is_read_only=is_read_only,
         )  # fmt: skip
 
+    def flags_of(self, function: bytes) -> frozenset[str]:
+        """What a function declares; nothing if there is none."""
+        if function not in self:
+            return frozenset()
+        library, name = self._found(function)
+        return library.functions[name].flags
+
+    def _found(self, function: bytes) -> tuple[Library, bytes]:
+        """The library of a function that is there, and the function's name as the library has it."""
+        library = self._by_function[function.lower()]
+        return library, next(name for name in library.functions if name.lower() == function.lower())
+
     def __contains__(self, function: bytes) -> bool:
-        return function in self._by_function
+        return function.lower() in self._by_function
 
     # Keeping them
 

@@ -52,6 +52,7 @@ class Runner:
         self._lookup: Callable[[list[bytes]], Command] | None = None
         self._register: Register | None = None
         self._caller: Session | None = None
+        self.allows_everything = False  # DEBUG: also commands that are not for scripts
         self._begin(0, is_read_only=True)
 
     def _begin(self, now_ms: int, *, is_read_only: bool, allows_oom: bool = False) -> None:
@@ -76,6 +77,11 @@ class Runner:
                 raise fault(NO_LUA)
             self._interpreter = Interpreter(self, self.memory_limit)
         return self._interpreter
+
+    @property
+    def caller(self) -> Session | None:
+        """Whose script is running, if one is."""
+        return self._caller
 
     @property
     def memory(self) -> int:
@@ -173,6 +179,8 @@ class Runner:
             return self._time
         if "write" in row.flags:
             self._has_written = True
+        assert self._caller is not None
+        self._caller.commands += 1
         if self._hub.monitors:
             self._hub.show(session, row, argv)
         reply = self._hub.perform(session, row, argv, self._now_ms, False)
@@ -187,7 +195,7 @@ class Runner:
         refusal = None
         if not row.fits(len(argv)):
             refusal = fault(_BAD_ARITY)
-        elif "noscript" in row.flags:
+        elif "noscript" in row.flags and not self.allows_everything:
             refusal = fault(_FORBIDDEN)
         elif self._is_read_only and ("write" in row.flags or row.name in _REACHING_OUT):
             refusal = fault(_READ_ONLY)

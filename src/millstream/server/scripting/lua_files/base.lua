@@ -13,11 +13,12 @@ local find, gfind, gmatch, gsub, match = string.find, string.gfind, string.gmatc
 local create, resume = coroutine.create, coroutine.resume
 
 local MAX_REPEATS = 1000 -- in a pattern
+local MAX_INT = 2147483647
 
 local base, strings, tables, routines, maths = {}, copy(string), copy(table), copy(coroutine), copy(math)
 
 for _, name in next, {
-    "assert", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "unpack", "_VERSION",
+    "assert", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "_VERSION",
 } do
     base[name] = _G[name]
 end
@@ -73,6 +74,15 @@ function tables.insert(...)
         error(READONLY, 0)
     end
     return insert(...)
+end
+
+-- Lua 5.1 counts the results in 32 bits: with a range that overflows them it would write over its own memory.
+function base.unpack(...)
+    local first, last = tonumber((select(2, ...))) or 1, tonumber((select(3, ...))) or 0
+    if last - first >= MAX_INT or first < -MAX_INT - 1 or first > MAX_INT or last < -MAX_INT - 1 or last > MAX_INT then
+        error("too many results to unpack")
+    end
+    return unpack(...)
 end
 
 -- Redis gives the text of an error for the table.

@@ -1,0 +1,126 @@
+"""Requests of several connections that arrived at once, run as if one connection had sent them in a row.
+
+Many workers that send one request at a time are as much work as one that sends many: what is looked up, checked and
+logged once for a pipeline is so for them. Each connection gets its own reply, and is left as its own request would have
+left it. Whatever is not one whole request of the hot few, on a connection with nothing special about it, is handed to
+its connection and takes the usual way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from millstream.server.alike import AlikeReader, split_alike
+from millstream.server.express import EXPRESS, EXPRESS_ALIKE
+
+if TYPE_CHECKING:
+    from millstream.server.connection import Connection
+    from millstream.server.hub import Hub
+    from millstream.server.session import Session
+
+Arrived = list[tuple["Connection", bytes]]
+
+_START: Final = 14  # bytes that tell how a request begins
+_LONGEST: Final = 4096
+
+
+def _start_of(count: int, word: bytes) -> bytes:
+    return (b"*%d\r\n$%d\r\n%b\r\n" % (count, len(word), word))[:_START]
+
+
+# How shared requests begin, and how many words they have.
+STARTS: Final = {
+    _start_of(count, word): count
+    for words, counts in (
+        ((b"XADD", b"xadd"), (5, 7, 9)),
+        ((b"XACK", b"xack"), (4,)),
+        ((b"XREADGROUP", b"xreadgroup"), (9,)),
+    )
+    for word in words
+    for count in counts
+}
+
+
+class Turn:
+    """What arrived in one turn of a loop, under the hub's lock."""
+
+    __slots__ = ("_arrived", "_hub", "_reader")
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._reader = AlikeReader()
+        self._arrived: dict[bytes, Arrived] = {}  # what may be shared, by how it begins
+
+    def take(self, connection: Connection, data: bytes) -> None:
+        """Keep what can be run together with others; the rest is run now."""
+        start = data[:_START]
+        if start in STARTS and len(data) < _LONGEST:
+            alike = self._arrived.get(start)
+            if alike is None:
+                self._arrived[start] = [(connection, data)]
+            else:
+                alike.append((connection, data))
+        else:
+            connection.data_received(data)
+
+    def run(self) -> None:
+        """Run what was kept."""
+        arrived, self._arrived = self._arrived, {}
+        for start, alike in arrived.items():
+            rest = self._share(alike, STARTS[start]) if len(alike) > 1 else alike
+            for connection, data in rest:
+                connection.data_received(data)
+
+    def _share(self, alike: Arrived, count: int) -> Arrived:
+        """Run requests together as far as that is possible; those that it is not possible for."""
+        hub = self._hub
+        if hub.gates or hub.is_told or hub.monitors:
+            return alike
+        rest: Arrived = []
+        ready: Arrived = []
+        sessions: list[Session] = []
+        db = protocol = -1
+        for arrived in alike:
+            session = arrived[0].session
+            if session is None or not session.is_plain:
+                rest.append(arrived)
+                continue
+            if db < 0:
+                db, protocol = session.db, session.protocol
+            if session.db == db and session.protocol == protocol:
+                ready.append(arrived)
+                sessions.append(session)
+            else:
+                rest.append(arrived)
+        if not ready:
+            return alike
+        pieces = [data for _, data in ready]
+        done = 0
+        common = self._reader.read(pieces) if len(pieces) > 1 else None
+        if common is not None:
+            done = self._run(*EXPRESS_ALIKE[common.words[0]], sessions, common, pieces)
+        else:
+            requests = split_alike(pieces, count)
+            if requests is not None:
+                done = self._run(*EXPRESS[requests[0][0]], sessions, requests, pieces)
+        return rest + ready[done:]
+
+    def _run(
+        self, name: str, run: Callable[..., int], sessions: list[Session], requests: object, pieces: list[bytes]
+    ) -> int:
+        """Run requests, one of each session, all of one database and protocol; how many that were."""
+        hub, db, protocol = self._hub, sessions[0].db, sessions[0].protocol
+        if db != hub.encoded_db:
+            hub.log_in_database(db)
+        replies: list[bytes] = []
+        started = perf_counter_ns()
+        now_ms = hub.now_ms()
+        done = run(hub, db, requests, now_ms, protocol, replies, pieces)
+        if done:
+            hub.stats.count_calls(name, done, perf_counter_ns() - started)
+        is_promise = hub.keeps_log and hub.before_replies is not None
+        for session, reply, data in zip(sessions, replies, pieces, strict=False):
+            session.reply_to_one(name, reply, now_ms, len(data), is_promise=is_promise)
+        return done
