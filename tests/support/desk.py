@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from millstream.client import Backend
+from millstream.client import Backend, Capabilities
 from millstream.client.calls import Word
 from millstream.delivery.entries import Delivery
 from millstream.delivery.keys import Keys
@@ -29,13 +29,15 @@ class Desk:
     """One group of one stream at a place."""
 
     def __init__(
-        self, site: Site, stream: bytes = b"orders", group: bytes = b"g", *, dead_letter: bytes = b"", **options: Any
-    ) -> None:
+        self, site: Site, stream: bytes = b"orders", group: bytes = b"g", *, dead_letter: bytes = b"",
+        capabilities: Capabilities | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self.site = site
         self.backend: Backend = site.connect()
+        self.capabilities = capabilities or self.backend.capabilities  # less than the server has: the older ways
         self.keys = Keys(stream, dead_letter)
-        self.steps = Steps(self.keys, group, self.backend.capabilities, **{"lease_ms": 30_000, **options})
-        self.publishing = Publishing(self.keys, self.backend.capabilities, self.steps.prefix)
+        self.steps = Steps(self.keys, group, self.capabilities, **{"lease_ms": 30_000, **options})
+        self.publishing = Publishing(self.keys, self.capabilities, self.steps.prefix)
         self.calls = 0
         self.backend.run(self.steps.create_group("0"))
 
@@ -59,7 +61,7 @@ class Desk:
     def take(self, consumer: bytes, credit: int = 1000, min_idle_ms: int | None = None) -> list[Delivery]:
         """As a worker takes: what nobody works on, then what is new."""
         idle_ms = self.steps.lease_ms if min_idle_ms is None else min_idle_ms
-        if self.backend.capabilities.claim_read:
+        if self.capabilities.claim_read:
             return self.backend.run(self.steps.read(consumer, credit, None, idle_ms))
         found = self.backend.run(self.steps.recover(consumer, credit, min_idle_ms=idle_ms)).deliveries
         return found + (self.read(consumer, credit - len(found)) if len(found) < credit else [])

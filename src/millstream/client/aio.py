@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -97,8 +98,7 @@ class AsyncBackend:
         if not self.is_cluster:
             return [await self.execute(*words, key=b"")]
         await self._ready(self._client)
-        return [await self._translated(lambda node=node: node.execute_command(*words))
-                for node in self._client.get_primaries()]  # fmt: skip
+        return [await self._translated(partial(node.execute_command, *words)) for node in self._client.get_primaries()]
 
     async def reset_topology(self) -> None:
         """Learn the cluster's shape anew; never needed, as MOVED answers do the same."""

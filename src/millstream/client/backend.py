@@ -73,7 +73,7 @@ class Backend:
     def node_for(self, key: bytes | str) -> tuple[str, int]:
         """Host and port of the server that has a key; for those who open sockets of their own."""
         if self.is_cluster:
-            node = self._client.get_node_from_key(key)
+            node = self._translated(lambda: self._client.get_node_from_key(key))
             return str(node.host), int(node.port)
         pool = self._client.connection_pool
         if isinstance(pool, SentinelConnectionPool):
@@ -91,7 +91,8 @@ class Backend:
 
     def scan(self, *words: Word) -> Iterator[bytes]:
         """All keys that SCAN finds with these words (MATCH, TYPE, COUNT), of every primary; some may come twice."""
-        senders = [node.redis_connection for node in self._client.get_primaries()] if self.is_cluster else [self._client]
+        nodes = self._client.get_primaries() if self.is_cluster else []
+        senders = [node.redis_connection for node in nodes] or [self._client]
         for sender in senders:
             cursor: Any = b"0"
             while True:
@@ -205,10 +206,10 @@ _OWN_USE = ("CLUSTER", "COMMAND", "READONLY", "READWRITE", "ASKING")  # what a c
 
 def answer_raw(client: Any) -> None:
     """Take redis-py's reply conversions off: our calls read replies as the protocol gives them."""
-    for table in (getattr(client, "response_callbacks", None), getattr(client, "cluster_response_callbacks", None)):
-        for name in list(table or ()):
-            if not name.startswith(_OWN_USE):
-                table.pop(name)
+    for tables in ("response_callbacks", "cluster_response_callbacks"):
+        table: dict[str, Any] = getattr(client, tables, {})
+        for name in [name for name in table if not name.startswith(_OWN_USE)]:
+            table.pop(name)
     if isinstance(client, RedisCluster):  # a client a node, made when the node is first seen
         nodes: Any = client.nodes_manager
         make = nodes.create_redis_node

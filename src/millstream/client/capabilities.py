@@ -73,9 +73,10 @@ def judge(answers: Mapping[str, Any], denied: Mapping[str, str]) -> Capabilities
     Raises an answer that is about the server's state and not about what it can do.
     """
     for name, answer in answers.items():
-        if isinstance(answer, ServerReplied):
-            if answer.code in _NOT_NOW or (name == "scripts" and _is_there(answer) and name not in denied):
-                raise answer
+        if not isinstance(answer, ServerReplied):
+            continue
+        if answer.code in _NOT_NOW or (name == "scripts" and _is_there(answer) and name not in denied):
+            raise answer
     known = {name: _is_there(answer) and name not in denied for name, answer in answers.items()}
     # what XNACK releases, only a CLAIM read finds at once
     known["nack"] = known.get("nack", False) and known.get("claim_read", False)

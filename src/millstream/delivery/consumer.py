@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 SCAN_EVERY_MS = 500  # on servers without CLAIM: how soon something released or due is found by a consumer that waits
 SETTLE_AT_ONCE = 500  # items a call; more only make other clients wait longer
 RENEW_AT_ONCE = 500
+OURS = frozenset({b"retry_count", b"original_id", b"redriven", b"redrive_group", b"expires_at"})  # behind the prefix
+MOST_PARKED = 1_000_000  # retries looked at before the first read
+PROMOTE_AT_ONCE = 1000
 DEPTH_EVERY_MS = 10_000  # how often gauges are brought up to date
 
 
@@ -80,6 +83,7 @@ class Consumer:
     settings: Settings
     watch_ms: Callable[[], int]  # a clock that never jumps
     recorder: Recorder = field(default_factory=NullRecorder)
+    sleep: Callable[[float], object] = time.sleep  # between tries to settle
     keys: Keys = field(init=False)
     steps: Steps = field(init=False)
     rfc: RfcRecovery | None = field(init=False, default=None)
@@ -96,7 +100,8 @@ class Consumer:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.recorder = self.recorder.bind(self.stream.decode("utf-8", "replace"), self.group.decode("utf-8", "replace"))
+        stream, group = (name.decode("utf-8", "replace") for name in (self.stream, self.group))
+        self.recorder = self.recorder.bind(stream, group)
         self.keys = keys_of(self.stream, settings)
         if self.backend.is_cluster:
             self.keys.require_one_slot()
@@ -130,12 +135,27 @@ class Consumer:
         """Make stream and group unless they are there; with the RFC's recovery, look for the dead before all else."""
         self.backend.run(self.steps.create_group(self.settings.group_start))
         self.check_clock()
+        if self.can_claim_read:
+            self._park_again()
         if self.rfc is not None:
             started = self.watch_ms()
             scan = self.rfc.scan(self.backend)
             self.recorder.startup_recovery(scan.is_whole, scan.recovered, (self.watch_ms() - started) / 1000)
             if scan.is_whole and not scan.seen:
                 logger.info("no unacknowledged entries of %r are old enough to be recovered", self.stream)
+
+    def share_watch(self, other: Consumer) -> None:
+        """Look at the server's clock together: a jump that one of two has seen, the other must know of."""
+        self.watch = other.watch
+        if self.rfc is not None:
+            self.rfc.watch = other.watch
+
+    def _park_again(self) -> None:
+        """Mark long retries as fresh: while no worker was there to do it they have come to look forgotten."""
+        for _ in range(MOST_PARKED // PROMOTE_AT_ONCE):
+            self._promote(self.watch_ms())
+            if not self._rank:
+                return
 
     # Getting
 
@@ -180,7 +200,10 @@ class Consumer:
         is_paused = self.watch.is_paused(now)
         if self.can_claim_read:
             min_idle = None if is_paused else self.steps.lease_ms
-            return self.backend.run(self.steps.read(self.name, credit, max(1, block_ms) if block_ms else None, min_idle))
+            found = self.backend.run(self.steps.read(self.name, credit, block_ms or None, min_idle))
+            # this read cannot be told what time it should be: if a jump made them look forgotten, it must not go on so
+            self._is_sure_of_clock = all(delivery.idle_ms < self.steps.lease_ms for delivery in found)
+            return found
         if self.rfc is not None:  # its scan is a part of `maintain`: it appends copies, and needs no room here
             return self.backend.run(self.steps.read(self.name, credit, block_ms or None))
         if now >= self._next_scan_ms:
@@ -195,13 +218,11 @@ class Consumer:
         self._next_scan_ms = now + SCAN_EVERY_MS
         if is_paused:
             return []
-        found = self.backend.run(
-            self.steps.recover(
-                self.name, credit, min_idle_ms=self.steps.lease_ms, cursor=self._cursor,
-                tombstones=self.keeps_dead, expected_ms=self.watch.expected_ms(now),
-                tolerance_ms=self.watch.tolerance_ms,
-            )  # fmt: skip
-        )
+        call = self.steps.recover(
+            self.name, credit, min_idle_ms=self.steps.lease_ms, cursor=self._cursor, tombstones=self.keeps_dead,
+            expected_ms=self.watch.expected_ms(now), tolerance_ms=self.watch.tolerance_ms,
+        )  # fmt: skip
+        found = self.backend.run(call)
         self._look_at_clock(found.server_ms)
         self._cursor = found.cursor
         self._note_trimmed(found.trimmed)
@@ -213,7 +234,8 @@ class Consumer:
 
     def take_due(self, credit: int) -> list[Delivery]:
         """What falls due now, without waiting: for a retry whose time is known while `fetch` waits for new entries."""
-        if self.rfc is not None:
+        if self.rfc is not None:  # a copy that waits: into the stream with it, where the reader finds it
+            self._promote(self.watch_ms())
             return []
         found = self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms()))
         if found:
@@ -236,10 +258,21 @@ class Consumer:
         """The id that the entry had first; copies and redriven entries remember it."""
         return delivery.by_name.get(self.steps.prefix + b"original_id", delivery.id)
 
+    def payload(self, delivery: Delivery) -> Mapping[bytes, bytes]:
+        """The fields that the producer wrote: without those that we add beside them."""
+        prefix, headers = self.steps.prefix, self.steps.prefix + b"h."
+        return {
+            name: value for name, value in delivery.fields
+            if not name.startswith(prefix) or not (name[len(prefix) :] in OURS or name.startswith(headers))
+        }  # fmt: skip
+
     def _handled(self, found: list[Delivery]) -> list[Delivery]:
         """Those that are for handlers; the others are settled."""
         verdicts = [(delivery, self._verdict(delivery)) for delivery in found]
-        self.settle([(delivery, verdict) for delivery, verdict in verdicts if verdict is not None])
+        try:
+            self.settle([(delivery, verdict) for delivery, verdict in verdicts if verdict is not None])
+        except BackendError as error:  # they come again; the others are ours and must not be forgotten with them
+            logger.warning("entries of %r that are not for handlers could not be settled now: %s", self.stream, error)
         return [delivery for delivery, verdict in verdicts if verdict is None]
 
     def _verdict(self, delivery: Delivery) -> Settlement | None:
@@ -307,7 +340,7 @@ class Consumer:
                 if attempt == RESENDS - 1:
                     raise
             is_repeat = True
-            time.sleep(pause_s(attempt))
+            self.sleep(pause_s(attempt))
         raise AssertionError("unreachable")
 
     def _item(self, delivery: Delivery, settlement: Settlement) -> Settle:
@@ -402,10 +435,10 @@ class Consumer:
 
     def _sweep(self, now: int) -> None:
         """Clear away pending entries whose stream entry is gone, a page at a time."""
-        found = self.backend.run(
-            self.steps.recover(self.name, 0, min_idle_ms=self.steps.lease_ms, cursor=self._ghost_cursor,
-                               tombstones=self.keeps_dead)  # fmt: skip
+        call = self.steps.recover(
+            self.name, 0, min_idle_ms=self.steps.lease_ms, cursor=self._ghost_cursor, tombstones=self.keeps_dead
         )
+        found = self.backend.run(call)
         self._ghost_cursor = found.cursor
         self._note_trimmed(found.trimmed)
         is_through = found.cursor == b"0-0"

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, List, Protocol, TypeVar  # noqa: UP035 - `list` is a method here
+from typing import Any, Protocol, TypeVar
 
 from millstream.client.calls import Call
 from millstream.delivery.entries import pairs
@@ -20,6 +20,7 @@ from millstream.delivery.steps import Publishing
 from millstream.errors import ConfigError
 
 T = TypeVar("T")
+Rows = list  # in a class whose method is called `list` the name means that
 PAGE = 500
 AT_ONCE = 100  # dead letters a redrive step moves
 
@@ -149,7 +150,8 @@ class DeadLetters:
         return self._letter(rows[0]) if rows else None
 
     def redrive(
-        self, which: Filter | None = None, *, rate: float | None = None, dry_run: bool = False, group: str | None = None,
+        self, which: Filter | None = None, *, rate: float | None = None, dry_run: bool = False,
+        group: str | None = None,
         limit: int | None = None, progress: Callable[[int], None] | None = None,
         sleep: Callable[[float], None] = time.sleep, **criteria: Any,
     ) -> Plan:  # fmt: skip
@@ -190,22 +192,22 @@ class DeadLetters:
                 sleep(len(page) / rate)
         return Plan(len(ids), done, gone, ids)
 
-    def _by_group(self, page: Sequence[Letter], group: str | None) -> dict[bytes, List[bytes]]:
+    def _by_group(self, page: Sequence[Letter], group: str | None) -> dict[bytes, Rows[bytes]]:
         """Ids by the group they go to."""
-        sorted_: dict[bytes, List[bytes]] = {}
+        sorted_: dict[bytes, Rows[bytes]] = {}
         for letter in page:
             to_group = letter.group if group is None else group
             sorted_.setdefault(to_group.encode(), []).append(letter.id.encode())
         return sorted_
 
-    def _page(self, start: bytes) -> List[Letter]:
+    def _page(self, start: bytes) -> Rows[Letter]:
         return [self._letter(row) for row in self.backend.run(self._range(start, b"+"))]
 
-    def _range(self, start: bytes, end: bytes) -> Call[List[Any]]:
+    def _range(self, start: bytes, end: bytes) -> Call[Rows[Any]]:
         return Call(("XRANGE", self.keys.dead, start, end, "COUNT", PAGE), self.keys.dead, list)
 
     def _letter(self, row: Any) -> Letter:
-        flat: List[bytes] = row[1]
+        flat: Rows[bytes] = row[1]
         known, own = self._split(flat)
 
         def text(name: bytes) -> str:
@@ -222,12 +224,13 @@ class DeadLetters:
             number(b"dead_at") or int(row[0].split(b"-")[0]), number(b"redriven"),
         )  # fmt: skip
 
-    def _split(self, flat: List[bytes]) -> tuple[dict[bytes, bytes], List[bytes]]:
+    def _split(self, flat: Rows[bytes]) -> tuple[dict[bytes, bytes], Rows[bytes]]:
         """Our fields by name, and the entry's own in order. Another library's letter has only two of ours."""
         if len(flat) >= 2 and flat[-2] == self.prefix + b"meta" and flat[-1].isdigit():
             cut = len(flat) - 2 * int(flat[-1])
             if cut >= 0:
                 return dict(pairs(flat[cut:])), flat[:cut]
-        known = {name: value for name, value in pairs(flat) if name[len(self.prefix) :] in (b"retry_count", b"original_id")}
+        theirs = (b"retry_count", b"original_id")
+        known = {name: value for name, value in pairs(flat) if name[len(self.prefix) :] in theirs}
         own = [word for name, value in pairs(flat) if name not in known for word in (name, value)]
         return known, own

@@ -4,8 +4,8 @@
     {t}:jobs      {t}:jobs:dlq          {t}:jobs:delayed        {t}:jobs:meta        lock:{t}:jobs:<id>
 
 A name with a tag keeps it: the first tag of a key is the one that counts, so text behind it changes nothing. A name
-without one becomes the tag, as the recovery RFC has it. A name with braces that form no tag (`a}b`, `a{}b`, `x{`) can be
-neither, and no other key can be made to share its slot.
+without one becomes the tag, as the recovery RFC has it. A name with braces that form no tag (`a}b`, `a{}b`, `x{`) can
+be neither, and no other key can be made to share its slot.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Keys:
         if not shares_slot(self.stream, self.dead):
             raise ConfigError(
                 f"the dead-letter stream {self.dead.decode('utf-8', 'replace')!r} is not in the slot of "
-                f"{self.stream.decode('utf-8', 'replace')!r}: on a cluster use a name with its tag, such as {{stream}}:dlq"
+                f"{self.stream.decode('utf-8', 'replace')!r}: on a cluster use a name with its tag, such as "
+                "{stream}:dlq"
             )
 
 

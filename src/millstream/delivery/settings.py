@@ -58,6 +58,7 @@ class Settings:
     # Leases
     lease: float = 30.0  # seconds after which a delivery that nobody renewed may be taken over
     heartbeat: float | None = None  # seconds between renewals; None: lease / 3
+    heartbeat_process: bool = False  # also renew from a child process, for handlers that hold the interpreter
     lock_keys: bool | None = None  # also write the RFC's `lock:{stream}:<id>`; None: with recovery="rfc" only
 
     # Failures
@@ -104,6 +105,7 @@ class Settings:
         for name in ("lock_keys", "listener"):
             if getattr(self, name) is not None:
                 rules.flag(name, getattr(self, name))
+        rules.flag("heartbeat_process", self.heartbeat_process)
         self._check_times()
         self._check_words()
 

@@ -104,7 +104,7 @@ class Account:
     delayed: int  # published, waiting for their time
     parked: int  # of the pending ones: waiting for their retry
     released: int  # of the pending ones: in nobody's hands
-    counters: dict[str, int] = field(default_factory=dict)  # done:<group>, dead:<group>, redriven, …
+    counters: dict[str, int] = field(default_factory=dict)  # done:<group>, dead:<group>, redriven:<group>, …
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,8 @@ class Steps:
         """Take over up to `credit` entries that nobody works on, and clear away ghosts.
 
         Sent twice, it takes what the first one took only when that is due again: a lost reply costs a lease, no entry.
-        `expected_ms` is the server's time by the caller's watch: if it differs by more than tolerated, nothing is taken.
+        `expected_ms` is the server's time by the caller's watch: if it differs by more than is tolerated, nothing is
+        taken.
         """
         keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta]
         expected = "" if expected_ms is None else expected_ms
@@ -240,7 +241,7 @@ class Publishing:
         is_plain = len(entries) == 1 and not first.delay_ms and first.dedupe is None and maxlen is None
         if is_plain and self.capabilities.idempotent_add:
             flat = [word for pair in first.fields for word in pair]
-            argv = ("XADD", self.keys.stream, "IDMP", producer, number, "*", *flat)
+            argv: tuple[Word, ...] = ("XADD", self.keys.stream, "IDMP", producer, number, "*", *flat)
             return Call(argv, self.keys.stream, lambda entry_id: [Published(entry_id, True)])
         return self._append_script(producer, number, entries, maxlen, dedupe_ms)
 
@@ -306,7 +307,8 @@ def parse_promoted(reply: Any) -> Promoted:
 def parse_account(reply: Any) -> Account:
     entries, added, pending, undelivered, dead, delayed, parked, released, flat = reply
     counters = {name.decode("utf-8", "replace"): int(value) for name, value in pairs(flat)}
-    return Account(entries, None if added < 0 else added, pending, undelivered, dead, delayed, parked, released, counters)
+    known = None if added < 0 else added
+    return Account(entries, known, pending, undelivered, dead, delayed, parked, released, counters)
 
 
 def parse_pending(reply: Any) -> list[tuple[bytes, bytes, int, int]]:

@@ -1,5 +1,5 @@
-"""Does the server's clock run as it did? After a failover the new server's clock decides, and a jump forward makes every
-lease look over at once. Then nothing may be taken over until the living have had time to renew theirs.
+"""Does the server's clock run as it did? After a failover the new server's clock decides, and a jump forward makes
+every lease look over at once. Then nothing may be taken over until the living have had time to renew theirs.
 
 Compares the server's time with a watch of ours that cannot jump. Times in milliseconds.
 """

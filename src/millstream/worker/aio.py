@@ -88,7 +88,7 @@ class Stream(Generic[T]):
         self, value: T, *, delay: float = 0.0, dedupe: str | None = None, ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:  # fmt: skip
-        """Append a value; its id ("" while it waits for its delay), or with `dedupe` that of the first with this token."""
+        """Append a value; its id ("" while it waits for its delay), or with `dedupe` that of the first with it."""
         made = await self.publish_many([value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl,
                                        headers=headers)  # fmt: skip
         return made[0]
@@ -141,14 +141,14 @@ class Stream(Generic[T]):
             self._worker.stop()
 
     async def reset_topology(self) -> None:
-        """The RFC's word: learn a cluster's shape anew. Never needed, as its answers tell; elsewhere it does nothing."""
+        """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""
         await (await self.backend()).reset_topology()
         if self._worker is not None:
             await asyncio.to_thread(self._worker.reset_topology)
 
-    async def consume(self, *, ahead: int = 1, concurrency: int | None = None, wait: float | None = None) -> AsyncIterator[
-        Message[T]
-    ]:
+    async def consume(
+        self, *, ahead: int = 1, concurrency: int | None = None, wait: float | None = None
+    ) -> AsyncIterator[Message[T]]:
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
 
         As the blocking `consume`; `concurrency` is another word for `ahead`.

@@ -30,7 +30,8 @@ class Consuming:
         self.consumer = definition.make_consumer(self._backend)
         keeper_consumer = definition.make_consumer(self._lease_backend)
         keeper_consumer.name = self.consumer.name
-        self._keeper = LeaseKeeper(keeper_consumer)
+        keeper_consumer.share_watch(self.consumer)
+        self._keeper = LeaseKeeper(keeper_consumer, heart=definition.make_heart(self.consumer))
         self._context = make_context(self.consumer, definition.policy, self._keeper.extend)
         self._ready: deque[Message[Any]] = deque()
         self._held: dict[bytes, Held] = {}
@@ -67,7 +68,7 @@ class Consuming:
                 self._held[delivery.id] = held
                 message: Message[Any] = Message(None, delivery, self._context, held.lease, self._settle)
                 try:
-                    message.data = self._definition.codec.decode(delivery.by_name)
+                    message.data = self._definition.codec.decode(self.consumer.payload(delivery))
                 except MalformedPayload as error:
                     self._end(held, DeadLetter.of(Reason.MALFORMED, error, str(error)))
                 else:

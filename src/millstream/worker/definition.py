@@ -27,6 +27,7 @@ from millstream.delivery.settings import Settings
 from millstream.delivery.steps import NewEntry, Published, Publishing, Steps
 from millstream.errors import ConfigError
 from millstream.worker.handlers import Handler, Middleware, Registered
+from millstream.worker.heart import Heart
 from millstream.worker.loop import Worker, require_handler
 
 AT_ONCE = 1000  # entries a publishing step appends
@@ -130,7 +131,11 @@ class Definition:
     def make_worker(self, open_backend: Callable[[], Backend], loop: asyncio.AbstractEventLoop | None = None) -> Worker:
         handler = require_handler(self.registered, self.name)
         return Worker(handler, self.codec, self.policy, open_backend, self.make_consumer,
-                      middleware=self.middleware, loop=loop)  # fmt: skip
+                      middleware=self.middleware, loop=loop, make_heart=self.make_heart)  # fmt: skip
+
+    def make_heart(self, consumer: Consumer) -> Heart | None:
+        """The process that renews leases too, if the settings want one."""
+        return Heart(self.url, consumer) if self.settings.heartbeat_process else None
 
     def register(self, function: Handler | None, concurrency: int, timeout: float | None) -> Any:
         def take(chosen: Handler) -> Handler:
@@ -181,5 +186,6 @@ def known_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Settings given by name; an unknown one is named."""
     unknown = [name for name in overrides if name not in Settings.__dataclass_fields__]
     if unknown:
-        raise ConfigError(f"{', '.join(unknown)}: no such setting; there are {', '.join(Settings.__dataclass_fields__)}")
+        there = ", ".join(Settings.__dataclass_fields__)
+        raise ConfigError(f"{', '.join(unknown)}: no such setting; there are {there}")
     return dict(overrides)

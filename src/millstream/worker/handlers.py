@@ -36,7 +36,7 @@ class Registered:
             if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL)
         ]
         if not wanted:
-            raise ConfigError(f"{function!r} takes no argument: a handler takes the payload, and the message if it likes")
+            raise ConfigError(f"{function!r} takes no argument: a handler takes the payload, and may take the message")
         wants_message = len(wanted) > 1 or wanted[0].kind is inspect.Parameter.VAR_POSITIONAL
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object whose call is a coroutine

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.entries import Delivery
 from millstream.errors import BackendError
+from millstream.worker.heart import Heart
 from millstream.worker.message import Lease
 from millstream.worker.threads import SYSTEM, ThreadLike, Threads
 
@@ -45,13 +46,15 @@ class LeaseKeeper:
         on_lost: Callable[[Held], None] | None = None,
         on_timeout: Callable[[Held], None] | None = None,
         maintains: bool = True,
+        heart: Heart | None = None,
         threads: Threads = SYSTEM,
     ) -> None:
         self._consumer = consumer  # one that nobody else uses: its backend is this thread's
         self._on_lost = on_lost
         self._on_timeout = on_timeout
         self._maintains = maintains
-        self._held: dict[bytes, Held] = {}
+        self._heart = heart  # a process that renews too
+        self._held: dict[tuple[bytes, int], Held] = {}  # by id and number: after a loss we may get the same entry again
         self._lock = threading.Lock()
         self._threads = threads
         self._wake = threads.Event()
@@ -65,27 +68,35 @@ class LeaseKeeper:
         """Keep a delivery ours from now on."""
         held = Held(delivery, lease or Lease())
         with self._lock:
-            self._held[delivery.id] = held
+            self._held[delivery.id, delivery.number] = held
+        if self._heart is not None:
+            self._heart.hold(delivery, None)
         return held
 
     def let_go(self, held: Held) -> None:
         """It is settled: renew it no longer."""
         with self._lock:
-            if self._held.get(held.delivery.id) is held:
-                del self._held[held.delivery.id]
+            if self._held.get((held.delivery.id, held.delivery.number)) is held:
+                del self._held[held.delivery.id, held.delivery.number]
+        if self._heart is not None:
+            self._heart.drop(held.delivery)
 
     def set_deadline(self, held: Held, seconds: float | None) -> None:
         """Its handler must answer within this time."""
         held.deadline_ms = None if seconds is None else self._consumer.watch_ms() + round(seconds * 1000)
         if seconds is not None:
             self._wake.set()
+            if self._heart is not None:
+                self._heart.hold(held.delivery, seconds)
 
     def extend(self, delivery: Delivery, seconds: float) -> None:
         """Move a deadline to at least this long from now."""
         with self._lock:
-            held = self._held.get(delivery.id)
+            held = self._held.get((delivery.id, delivery.number))
         if held is not None and held.deadline_ms is not None:
             held.deadline_ms = max(held.deadline_ms, self._consumer.watch_ms() + round(seconds * 1000))
+            if self._heart is not None:
+                self._heart.hold(delivery, (held.deadline_ms - self._consumer.watch_ms()) / 1000)
 
     def snapshot(self) -> list[Held]:
         with self._lock:
@@ -94,6 +105,8 @@ class LeaseKeeper:
     # The thread
 
     def start(self) -> None:
+        if self._heart is not None:
+            self._heart.start()
         self._thread = self._threads.Thread(target=self._run, name="millstream-leases", daemon=True)
         self._thread.start()
 
@@ -103,6 +116,8 @@ class LeaseKeeper:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
+        if self._heart is not None:
+            self._heart.stop()
 
     def _run(self) -> None:
         wait_s = 0.0
@@ -143,10 +158,12 @@ class LeaseKeeper:
         held = self.snapshot()
         if not held:
             return
-        lost = self._consumer.renew((each.delivery.id, each.delivery.number) for each in held)
+        newest = {each.delivery.id: each for each in sorted(held, key=lambda each: each.delivery.number)}
+        lost = self._consumer.renew((each.delivery.id, each.delivery.number) for each in newest.values())
         for each in held:
+            is_lost = each.delivery.id in lost or newest[each.delivery.id] is not each
             # settled while the call was under way: not lost
-            if each.delivery.id in lost and self._held.get(each.delivery.id) is each:
+            if is_lost and self._held.get((each.delivery.id, each.delivery.number)) is each:
                 each.lease.is_lost = True
                 self.let_go(each)
                 self._consumer.recorder.lease_lost()

@@ -69,14 +69,23 @@ class ExpiryListener:
 
     def _run(self, work: Callable[[Backend], None]) -> None:
         """Do something with a connection of one's own until the end, through every outage."""
+        backend: Backend | None = None
+        is_away = False
         while not self._is_stopping.is_set():
             try:
-                with self._open_backend() as backend:
-                    while not self._is_stopping.is_set():
-                        work(backend)
+                if backend is None:
+                    backend = self._open_backend()
+                elif is_away:  # not opened anew: it knows more servers of a cluster than the URL names
+                    backend.reset_topology()
+                is_away = False
+                work(backend)
             except AWAY as error:
-                logger.warning("cannot listen for expired locks now, scans go on: %s", error)
+                if not is_away:
+                    logger.warning("cannot listen for expired locks now, scans go on: %s", error)
+                is_away = True
                 self._is_stopping.wait(AGAIN_AFTER_S)
+        if backend is not None:
+            backend.close()
 
     # Hearing
 

@@ -30,9 +30,10 @@ from millstream.delivery.entries import Delivery
 from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.signals import Interrupted
-from millstream.errors import BackendError, ConfigError, MalformedPayload
+from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload
 from millstream.worker.breaker import FloodBreaker
 from millstream.worker.handlers import Middleware, Registered
+from millstream.worker.heart import Heart
 from millstream.worker.leases import Held, LeaseKeeper
 from millstream.worker.listener import ExpiryListener
 from millstream.worker.message import Context, Message
@@ -57,9 +58,11 @@ class Running:
     is_over: bool = False  # answered, timed out or lost: whatever comes later is passed over
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def finish(self) -> bool:
-        """Claim the right to answer; False for the second one who tries."""
+    def finish(self, *, unless_started: bool = False) -> bool:
+        """Claim the right to answer; False for the second one who tries, or if asked for when the handler has begun."""
         with self.lock:
+            if unless_started and self.started:
+                return False
             was_over, self.is_over = self.is_over, True
             return not was_over
 
@@ -89,6 +92,7 @@ class Worker:
         *,
         middleware: Middleware | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        make_heart: Callable[[Consumer], Heart | None] = lambda _: None,
         threads: Threads = SYSTEM,
     ) -> None:
         self._handler = handler
@@ -100,6 +104,7 @@ class Worker:
         self._loop = loop
         self._own_loop = False
         self._backends: tuple[Backend, ...] = ()
+        self._make_heart = make_heart
         self._threads = threads
         self._stop = threads.Event()
         self._room = threads.Condition()
@@ -117,8 +122,9 @@ class Worker:
             self.consumer = self._make_consumer(backend)
             keeper_consumer = self._make_consumer(lease_backend)
             keeper_consumer.name = self.consumer.name
+            keeper_consumer.share_watch(self.consumer)
             self._keeper = LeaseKeeper(keeper_consumer, on_lost=self._on_lost, on_timeout=self._on_timeout,
-                                       threads=self._threads)  # fmt: skip
+                                       heart=self._make_heart(self.consumer), threads=self._threads)  # fmt: skip
             self._breaker = FloodBreaker(self.consumer.settings.breaker)
             self._context = self._make_context()
             with _Signals(self.stop if signals else None):
@@ -209,7 +215,8 @@ class Worker:
         failures = 0
         while not self._stop.is_set():
             try:
-                return action()
+                action()
+                return
             except BackendError as error:
                 settings = self.consumer.settings
                 if not error.is_retryable or failures == settings.reconnect_tries:
@@ -227,7 +234,7 @@ class Worker:
             self._in_hand += 1
             self._running[delivery.id, delivery.number] = running
         try:
-            running.message.data = self._codec.decode(delivery.by_name)
+            running.message.data = self._codec.decode(self.consumer.payload(delivery))
         except MalformedPayload as error:
             running.finish()
             self._answers.put(_Answer(running, DeadLetter.of(Reason.MALFORMED, error, str(error))))
@@ -292,9 +299,11 @@ class Worker:
         self._answers.put(_Answer(running, settlement))
 
     def _answer_early(self, running: Running, settlement: Settlement) -> None:
-        """The handler settled the message by itself."""
+        """The handler settled the message by itself; LeaseLost if we know already that it is too late."""
         if running.finish():
             self._answers.put(_Answer(running, settlement))
+        elif running.held.lease.is_lost:
+            raise LeaseLost(running.message.stream, running.message.id)
 
     def _on_timeout(self, held: Held) -> None:
         """A handler is late: its delivery counts as failed, and its thread is given up."""
@@ -395,7 +404,7 @@ class Worker:
             heapq.heappop(self._due)
         with self._room:
             credit = self._most - self._in_hand
-        if credit <= 0 or self._stop.is_set() or self.consumer.rfc is not None:
+        if credit <= 0 or self._stop.is_set():
             return  # the reader finds them when there is room
         try:
             found = self.consumer.take_due(credit)
@@ -416,10 +425,10 @@ class Worker:
         """Give handlers their time, release the others, send the last answers."""
         grace = self.consumer.settings.shutdown_grace
         end = self._threads.monotonic() + grace
-        self._release(lambda running: running.started == 0)  # read ahead, and nobody has begun on them
+        self._release(unless_started=True)  # read ahead, and nobody has begun on them
         with self._room:
             self._room.wait_for(lambda: self._in_hand == 0, timeout=grace)
-        self._release(lambda running: True)
+        self._release()
         self._give_up_at = max(end, self._threads.monotonic() + 2.0)
         self._answers.put(None)
         settler.join(timeout=max(3.0, self._give_up_at - self._threads.monotonic() + 1))
@@ -429,11 +438,11 @@ class Worker:
         if self._own_loop and self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _release(self, which: Callable[[Running], bool]) -> None:
+    def _release(self, *, unless_started: bool = False) -> None:
         with self._room:
-            chosen = [running for running in self._running.values() if which(running)]
+            chosen = list(self._running.values())
         for running in chosen:
-            if running.finish():
+            if running.finish(unless_started=unless_started):
                 if running.task is not None:
                     running.task.cancel()
                 self._answers.put(_Answer(running, Release()))

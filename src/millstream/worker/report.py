@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.delivery.steps import Account
@@ -16,7 +17,7 @@ class Audit:
     pending: int  # in the hands of consumers, or waiting for a retry, or released
     undelivered: int
     delayed: int  # waiting for their time
-    dead: int  # dead letters that are there
+    dead: int  # dead letters of this group that are there
     discarded: int  # given up for good: by setting, or removed from the dead letters
     trimmed: int  # removed from the stream while they were pending, without a tombstone
     released: int  # of the pending ones
@@ -36,7 +37,7 @@ class Audit:
 def audit_of(account: Account, group: str) -> Audit:
     """The account as people read it. Copies and redriven entries were added again, but published once."""
     counters = account.counters
-    redriven = counters.get("redriven", 0)
+    redriven = _of(counters, "redriven", group)
     copied = counters.get(f"copied:{group}", 0)
     published = None if account.added is None else account.added + account.delayed - redriven - copied
     trimmed = counters.get(f"trimmed:{group}", 0)
@@ -47,10 +48,25 @@ def audit_of(account: Account, group: str) -> Audit:
         pending=account.pending,
         undelivered=account.undelivered,
         delayed=account.delayed,
-        dead=account.dead,
-        discarded=counters.get(f"discarded:{group}", 0) + counters.get("dead_discarded", 0),
+        dead=max(0, account.dead - _dead_of_others(counters, group)),
+        discarded=counters.get(f"discarded:{group}", 0) + _of(counters, "dead_discarded", group),
         trimmed=trimmed - tombstones,
         released=account.released,
         waiting=account.parked,
         redriven=redriven,
     )
+
+
+def _of(counters: Mapping[str, int], name: str, group: str) -> int:
+    """A count of dead letters that left; those that other libraries wrote name no group, and are taken for ours."""
+    return counters.get(f"{name}:{group}", 0) + counters.get(f"{name}:", 0)
+
+
+def _dead_of_others(counters: Mapping[str, int], group: str) -> int:
+    """Dead letters that other groups have in the same stream, by their counters; what is not theirs is ours."""
+    total = 0
+    for name, count in counters.items():
+        kind, _, owner = name.partition(":")
+        if owner and owner != group:
+            total += {"dead": count, "tombstones": count, "redriven": -count, "dead_discarded": -count}.get(kind, 0)
+    return total

@@ -132,8 +132,8 @@ class Stream(Generic[T]):
     def consume(self, *, ahead: int = 1, wait: float | None = None) -> Iterator[Message[T]]:
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
 
-        `ahead`: how many are taken at once. `wait`: end after so many seconds without one; None waits for ever. What was
-        not settled when the iteration ends is released, uncounted.
+        `ahead`: how many are taken at once. `wait`: end after so many seconds without one; None waits for ever. What
+        was not settled when the iteration ends is released, uncounted.
         """
         with Consuming(self._definition, lambda: connect(self._definition.url), ahead) as consuming:
             idle_since = time.monotonic()
@@ -145,7 +145,7 @@ class Stream(Generic[T]):
                     idle_since = time.monotonic()
 
     def reset_topology(self) -> None:
-        """The RFC's word: learn a cluster's shape anew. Never needed, as its answers tell; elsewhere it does nothing."""
+        """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""
         self.backend.reset_topology()
         if self._worker is not None:
             self._worker.reset_topology()

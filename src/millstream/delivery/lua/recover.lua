@@ -97,31 +97,35 @@ local function goes_before(a, b)
   return is_after(b, a)
 end
 table.sort(candidates, goes_before)
-local ids = {}
-for i = 1, math.min(credit, #candidates) do ids[i] = candidates[i] end
-
-local taken, is_there = {}, {}
-on_ids(ids, function(...)
-  for _, entry in ipairs(redis.call('XCLAIM', stream, group, consumer, 0, ...)) do
-    if entry and entry[2] then
-      local known = about[entry[1]]
-      is_there[entry[1]] = true
-      taken[#taken + 1] = {entry[1], entry[2], known[2] + 1, known[3] or -1, known[1]}
+-- What turns out to be a ghost does not count: the next in line is taken for it.
+local taken, at = {}, 1
+while #taken < credit and at <= #candidates do
+  local ids, is_there = {}, {}
+  for i = at, math.min(at + credit - #taken - 1, #candidates) do ids[#ids + 1] = candidates[i] end
+  at = at + #ids
+  on_ids(ids, function(...)
+    for _, entry in ipairs(redis.call('XCLAIM', stream, group, consumer, 0, ...)) do
+      if entry and entry[2] then
+        local known = about[entry[1]]
+        is_there[entry[1]] = true
+        taken[#taken + 1] = {entry[1], entry[2], known[2] + 1, known[3] or -1, known[1]}
+      end
     end
+  end)
+  for _, id in ipairs(ids) do
+    if not is_there[id] then ghosts[#ghosts + 1] = {id, about[id][2]} end
   end
-end)
-for _, id in ipairs(ids) do
-  if not is_there[id] then ghosts[#ghosts + 1] = {id, about[id][2]} end
+  on_ids(ids, function(...) redis.call('ZREM', retries, ...) end)
 end
-on_ids(ids, function(...) redis.call('ZREM', retries, ...) end)
 
-local trimmed = {}
+local trimmed, tombstones = {}, 0
 for _, ghost in ipairs(ghosts) do
   local reply
   if ARGV[9] == '1' then
     reply = bury(dlq, {}, prefix, ghost[1], {'attempts', whole(ghost[2]), 'dead_at', whole(now), 'group', group,
       'stream', stream, 'consumer', '', 'retry_count', whole(math.max(ghost[2] - 1, 0)), 'reason', 'trimmed',
       'error', 'the entry was removed from the stream while it was pending'})
+    if not failed(reply) then tombstones = tombstones + 1 end
   end
   -- where the claim above took it off the list already, there is nothing to keep for want of a tombstone
   if not failed(reply) or not held(stream, group, ghost[1]) then
@@ -130,5 +134,5 @@ for _, ghost in ipairs(ghosts) do
   end
 end
 count(meta, 'trimmed:' .. group, #trimmed)
-if ARGV[9] == '1' then count(meta, 'tombstones:' .. group, #trimmed) end
+count(meta, 'tombstones:' .. group, tombstones)
 return {taken, cursor, next_due, trimmed, whole(now)}

@@ -5,7 +5,7 @@
 
 local stream, dlq, meta = KEYS[1], KEYS[2], KEYS[3]
 local verb, prefix, group = ARGV[1], ARGV[2], ARGV[3]
-local results, done = {}, 0
+local results, done = {}, {}
 local reserved = {retry_count = true, original_id = true, expires_at = true, redriven = true, redrive_group = true}
 
 -- The entry's own fields of a dead letter: those in front of ours. One that another library wrote has no count.
@@ -24,14 +24,22 @@ local function own_fields(record)
   return fields
 end
 
+-- Counted by the group that gave them up: it is that one's account that they leave.
+local function count_all()
+  for owner, n in pairs(done) do
+    count(meta, (verb == 'redrive' and 'redriven:' or 'dead_discarded:') .. owner, n)
+  end
+end
+
 for k = 4, #ARGV do
   local entry = redis.call('XRANGE', dlq, ARGV[k], ARGV[k])[1]
   if not entry then
     results[#results + 1] = 0
   elseif verb == 'discard' then
+    local owner = as_table(entry[2])[prefix .. 'group'] or ''
     redis.call('XDEL', dlq, ARGV[k])
     results[#results + 1] = ''
-    done = done + 1
+    done[owner] = (done[owner] or 0) + 1
   else
     local record = entry[2]
     local known = as_table(record)
@@ -44,11 +52,15 @@ for k = 4, #ARGV do
     add('redriven', whole((tonumber(known[prefix .. 'redriven'] or '0') or 0) + 1))
     if group ~= '' then add('redrive_group', group) end
     local reply = append(stream, fields)
-    if failed(reply) then return reply end
+    if failed(reply) then
+      count_all()
+      return reply
+    end
     results[#results + 1] = reply
     redis.call('XDEL', dlq, ARGV[k])
-    done = done + 1
+    local owner = known[prefix .. 'group'] or ''
+    done[owner] = (done[owner] or 0) + 1
   end
 end
-count(meta, verb == 'redrive' and 'redriven' or 'dead_discarded', done)
+count_all()
 return results

@@ -31,13 +31,10 @@ local function epitaph(owner, attempts, retries, reason, text)
 end
 
 local function requeue(id, deliveries, owner, fields)
-  local words, origin = lineage(fields, prefix, id)
+  local _, origin = lineage(fields, prefix, id)
   local retries = retries_of(origin.retry_count, owner, deliveries)
   if retries <= most then
-    for _, word in ipairs({prefix .. 'retry_count', whole(retries), prefix .. 'original_id', origin.original_id}) do
-      words[#words + 1] = word
-    end
-    local reply = append(stream, words)
+    local reply = append(stream, copy_of(fields, prefix, id, whole(retries)))
     if failed(reply) then return reply.err end
     copied = copied + 1
     return 1

@@ -1,8 +1,9 @@
 -- End deliveries, each only if it is still the caller's: owner and delivery number must be as they were given.
 -- KEYS  stream, dead letters, the group's retries, meta, delayed entries, and with lock keys the lock of each item
--- ARGV  group, consumer, flags, prefix, lease ms, then of each item: id, delivery number ('' any), verb, arguments:
+-- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, prefix, lease ms, then of each item: id, delivery
+--       number ('' any), verb, arguments:
 --         ack | release | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
---         reject <n> <n names and values>
+--         reject <n> <n names and values; an empty consumer, retry_count or first_at is filled in here>
 -- Back  a code for each item: 1 settled, 0 no longer pending (settled before), -1 somebody else's, or an error text
 
 local stream, dlq, retries, meta, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -10,6 +11,7 @@ local group, consumer, flags, prefix, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local codes, acked, is_gone, done, dead, discarded, copied, trimmed, released = {}, {}, {}, 0, 0, 0, 0, 0, 0
 local was_retried = redis.call('EXISTS', retries) == 1
 local now = now_ms()
+local is_callers = owner_test(consumer)
 
 -- Give an entry to nobody; on a server with XNACK it goes to the head of the line by itself. Elsewhere the time it was
 -- delivered at becomes the number of the release: longer ago than any delivery, and in the order of the releases.
@@ -40,9 +42,21 @@ end
 
 -- Let a copy wait beside the stream, as an entry that was published with a delay.
 local function append_later(id, deliveries, words, delay)
+  if #words > MOST_WORDS then return append(delayed, words) end -- the error now: when it is due nobody could have it
   local order = string.format('%010.0f%06d', tonumber(string.match(id, '^%d+')) % 1e10, string.match(id, '%d+$') % 1e6)
   local name = redis.sha1hex(#group .. ':' .. group .. id .. ':' .. whole(deliveries))
   return redis.pcall('ZADD', delayed, whole(now + delay), order .. string.sub(name, 1, 20) .. cmsgpack.pack(words))
+end
+
+-- What a caller that has not seen the entry leaves out of a dead letter.
+local function known_of(name, owner, deliveries, fields, id)
+  if name == 'consumer' then return owner end
+  if name == 'retry_count' then return whole(math.max(deliveries - 1, 0)) end
+  if name == 'first_at' then
+    local _, origin = lineage(fields, prefix, id)
+    return string.match(origin.original_id, '^%d+') or ''
+  end
+  return ''
 end
 
 local i, item = 6, 0
@@ -62,7 +76,7 @@ while i <= #ARGV do
   local code = 1
   if owner == nil or is_gone[id] then  -- gone: named twice in this call
     code = 0
-  elseif owner ~= consumer or (number ~= '' and tonumber(number) ~= deliveries) then
+  elseif not is_callers(owner) or (number ~= '' and tonumber(number) ~= deliveries) then
     -- Given back by the caller's own first call, whose reply was lost? Then nobody has it, and as often delivered.
     local is_nobodys = owner == '' or owner == RELEASED or owner == DELAYED
     local before = verb == 'release' and deliveries + 1 or deliveries
@@ -85,10 +99,7 @@ while i <= #ARGV do
     local reply
     local is_copy = verb == 'copy' or verb == 'copy_later'
     if is_copy and entry then
-      local words, origin = lineage(fields, prefix, id)
-      for _, word in ipairs({prefix .. 'retry_count', ARGV[first], prefix .. 'original_id', origin.original_id}) do
-        words[#words + 1] = word
-      end
+      local words = copy_of(fields, prefix, id, ARGV[first])
       if verb == 'copy' then
         reply = append(stream, words)
       else
@@ -101,6 +112,9 @@ while i <= #ARGV do
       local about = {'dead_at', whole(now)}
       if ARGV[first] ~= 'attempts' then about[3], about[4] = 'attempts', whole(deliveries) end
       for k = first, last do about[#about + 1] = ARGV[k] end
+      for k = 1, #about, 2 do
+        if about[k + 1] == '' then about[k + 1] = known_of(about[k], owner, deliveries, fields, id) end
+      end
       reply = bury(dlq, fields, prefix, id, about)
       if not failed(reply) then dead = dead + 1 end
     end

@@ -27,6 +27,15 @@ local function held(stream, group, id)
   end
 end
 
+-- A test whether an owner is the consumer, or one of those whose names begin as `spark-*` says.
+local function owner_test(consumer)
+  if string.sub(consumer, -1) ~= '*' then
+    return function(owner) return owner == consumer end
+  end
+  local start = string.sub(consumer, 1, -2)
+  return function(owner) return string.sub(owner, 1, #start) == start end
+end
+
 -- Names and values of an XINFO row as a table.
 local function as_table(row)
   local found = {}
@@ -103,6 +112,19 @@ local function lineage(fields, prefix, id)
     end
   end
   return plain, found
+end
+
+-- The words of a copy: the entry's own fields, then what is known of its past; a dead letter that was put back is known
+-- as such by its copies too.
+local function copy_of(fields, prefix, id, retries)
+  local words, origin = lineage(fields, prefix, id)
+  local past = {'retry_count', retries, 'original_id', origin.original_id}
+  if origin.redriven ~= '0' then past[5], past[6] = 'redriven', origin.redriven end
+  for i = 1, #past, 2 do
+    words[#words + 1] = prefix .. past[i]
+    words[#words + 1] = past[i + 1]
+  end
+  return words
 end
 
 -- Append an entry: its id, or an error reply. What unpack raises when there are too many words, no pcall would catch.
