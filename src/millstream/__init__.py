@@ -6,7 +6,7 @@ from millstream.clock import Clock, ManualClock, SystemClock
 from millstream.delivery.deadletters import Filter
 from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.delivery.recorder import NullRecorder, Recorder
-from millstream.delivery.settings import Breaker, RecoveryConfig, Settings
+from millstream.delivery.settings import Breaker, ClusterMode, RecoveryConfig, Settings
 from millstream.delivery.settlement import Discard
 from millstream.delivery.signals import Reject, Release, Retry
 from millstream.engine.ids import EntryId
@@ -41,6 +41,7 @@ __all__ = [
     "Capabilities",
     "CapabilityMissing",
     "Clock",
+    "ClusterMode",
     "CommandError",
     "ConfigError",
     "DeliveryError",

@@ -84,6 +84,7 @@ class Definition:
     registered: Registered | None = None
     producers: Producers = field(default_factory=Producers)
     watch_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # Unix time, for what expires
 
     def __post_init__(self) -> None:
         if not self.name or not self.group:
@@ -174,7 +175,7 @@ class Definition:
         prefix = self.settings.field_prefix.encode()
         extra = [(prefix + b"h." + name.encode(), value.encode()) for name, value in (headers or {}).items()]
         if ttl is not None:
-            expires = time.time_ns() // 1_000_000 + round((delay + ttl) * 1000)
+            expires = self.now_ms() + round((delay + ttl) * 1000)
             extra.append((prefix + b"expires_at", b"%d" % expires))
         tokens = iter(dedupe) if dedupe is not None else None
         for value in values:
