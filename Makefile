@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 COMMANDS ?= 500000
 FUZZ ?= 1000000
+TESTERS ?= 3
 MINUTES ?= 10
 KILLS ?= 200
 
@@ -35,8 +36,10 @@ check: $(STAMP) ## lint, types, and who imports whom
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 
-test: $(STAMP) oracle ## all tests; 20,000 random commands are compared with a real Redis
-	$(BIN)/python -m pytest
+# Side by side, because many of them wait: for leases, for servers, for Spark. A file stays with one process.
+test: $(STAMP) oracle ## all tests, on real servers and real Spark
+	@$(BIN)/python -m tests.support.at_hand
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile
 
 run: $(STAMP) ## the first example
 	$(BIN)/python examples/first_broker.py
