@@ -64,7 +64,8 @@ def test_renewing_a_consumer_makes_all_that_it_has_young_and_counts_nothing(desk
         after, renewed = page.after, renewed + page.renewed
     assert (after, renewed) == (b"", 5)
     rows = desk.backend.run(desk.steps.pending_page(b"0-0", 100))
-    assert [(row[1], row[2] >= 60_000, row[3]) for row in rows] == [(b"spark-t-1", False, 1)] * 5 + [(b"w", True, 1)] * 2
+    found = [(row[1], row[2] >= 60_000, row[3]) for row in rows]
+    assert found == [(b"spark-t-1", False, 1)] * 5 + [(b"w", True, 1)] * 2
 
 
 def test_renewing_finds_what_was_trimmed_away_and_counts_it(desk: Desk) -> None:
@@ -120,8 +121,8 @@ def test_a_name_with_a_star_stands_for_all_that_begin_so(desk: Desk) -> None:
     assert acks(desk, ids(ours[:2] + theirs), b"spark-*") == Acked(2, 0, 1)
     assert acks(desk, ids(ours), b"spark-*") == Acked(1, 2, 0)
     given = desk.deliver(2, b"spark-t-2")
-    items = [act(given[0], "reject", "consumer", "", "retry_count", "", "first_at", "", "reason", "rejected"), act(theirs[0])]
-    assert desk.settle(b"spark-*", *items) == [1, -1]
+    blank = act(given[0], "reject", "consumer", "", "retry_count", "", "first_at", "", "reason", "rejected")
+    assert desk.settle(b"spark-*", blank, act(theirs[0])) == [1, -1]
     record = desk.range(desk.keys.dead)[0][1]
     about = dict(zip(record[2::2], record[3::2], strict=True))
     assert (about[b"_consumer"], about[b"_retry_count"]) == (b"spark-t-2", b"0")
@@ -162,8 +163,11 @@ def test_a_manifest_has_runs_singles_and_what_must_not_be_worked_on(desk: Desk) 
     first = desk.deliver(3, b"spark-t-1")
     theirs = desk.deliver(1, b"w")
     second = desk.deliver(2, b"spark-t-1")
-    desk.append(NewEntry([(b"n", b"x"), (b"_redrive_group", b"other")]), NewEntry([(b"n", b"y"), (b"_expires_at", b"5")]),
-                NewEntry([(b"n", b"z"), (b"_redrive_group", b"g"), (b"_expires_at", b"9999999999999")]))  # fmt: skip
+    desk.append(
+        NewEntry([(b"n", b"x"), (b"_redrive_group", b"other")]),
+        NewEntry([(b"n", b"y"), (b"_expires_at", b"5")]),
+        NewEntry([(b"n", b"z"), (b"_redrive_group", b"g"), (b"_expires_at", b"9999999999999")]),
+    )
     special = desk.read(b"spark-t-1")
     desk.execute("XCLAIM", b"orders", b"g", b"spark-t-1", 0, theirs[0].id)
     found = desk.backend.run(batches(desk).manifest(b"spark-t-1"))
@@ -243,6 +247,7 @@ def test_acknowledging_costs_the_server_little_more_than_xack(server: Site) -> N
     desk.execute("CONFIG", "RESETSTAT")
     acks(desk, ids(taken[1:]))
     stats = desk.execute("INFO", "commandstats").decode()
-    calls = {line.split(":")[0]: int(line.split("calls=")[1].split(",")[0]) for line in stats.split() if "calls=" in line}
+    lines = [line for line in stats.split() if "calls=" in line]
+    calls = {line.split(":")[0]: int(line.split("calls=")[1].split(",")[0]) for line in lines}
     assert calls["cmdstat_xack"] == 1
     assert "cmdstat_xpending" not in calls

@@ -1,4 +1,7 @@
-"""D30: after any number of operations under random faults the account balances. MILLSTREAM_CHAOS=1000000 for the long run."""
+"""D30: after any number of operations under random faults the account balances.
+
+`MILLSTREAM_CHAOS=1000000` for the long run.
+"""
 
 from __future__ import annotations
 

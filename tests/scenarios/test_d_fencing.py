@@ -95,8 +95,8 @@ def test_d8_a_worker_that_wakes_from_a_freeze_acknowledges_nothing(server: str, 
         first = sim.log[-1].worker
         sim.freeze(first, 65)
         sim.advance(200)
-        assert [each.worker for each in sim.happened("handler-entered")][0] == first
-        assert len(sim.happened("handler-entered")) == 2
+        one, other = sim.happened("handler-entered")
+        assert one.worker == first != other.worker
         assert sim.completions(orders) == 1
         assert sim.audit(orders).balanced
 

@@ -42,8 +42,8 @@ def fill(backend: Backend, count: int, *shares: tuple[str, int]) -> None:
                         "orders", min(500, count - first), key="orders")  # fmt: skip
     for name, share in shares:
         for first in range(0, share, 5000):
-            backend.execute("XREADGROUP", "GROUP", "g", name, "COUNT", min(5000, share - first), "STREAMS", "orders", ">",
-                            key="orders")  # fmt: skip
+            count = min(5000, share - first)
+            backend.execute("XREADGROUP", "GROUP", "g", name, "COUNT", count, "STREAMS", "orders", ">", key="orders")
 
 
 @pytest.mark.parametrize("server", SERVERS)

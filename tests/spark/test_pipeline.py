@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millstream import Stream
 from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.delivery.signals import Reject, Release, Retry
 from millstream.spark.pipeline import GroupSource, Parquet, Pipeline, RangeSource, Rows, Sql
+from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(600)
+WAIT_S = 240
 
 
 @dataclass
@@ -108,3 +114,167 @@ def test_a_value_that_does_not_fit_its_column_ends_its_own_row_only(spark: Spark
     assert [row["n"] for row in found.good] == [3]
     assert [each.row for each in found.dead] == [1]
     assert "does not fit" in found.dead[0].error
+
+
+# Running
+
+
+def at(place: Place, tmp_path: Path, **changes: Any) -> Pipeline:
+    """The pipeline on a server, its files in a directory of its own."""
+    parts: dict[str, Any] = {
+        "source": GroupSource(place.stream, group="billing", url=place.url, lease=30),
+        "sinks": [Parquet(tmp_path / "accepted", partition_by=["country"])],
+        "checkpoint": tmp_path / "checkpoint",
+    }
+    return pipeline(**parts | changes)
+
+
+def accepted(spark: SparkSession, tmp_path: Path, name: str = "accepted") -> list[int]:
+    return sorted(row["order"] for row in spark.read.parquet(str(tmp_path / name)).select("order").collect())
+
+
+def orders_of(place: Place) -> Stream[dict[str, Any]]:
+    return Stream(place.stream, place.url, group="billing", retain="all")
+
+
+def finish(running: Any) -> None:
+    assert running.wait(WAIT_S)
+
+
+def test_a_group_pipeline_writes_and_settles_and_goes_on(
+    spark: SparkSession, each_place: Place, tmp_path: Path
+) -> None:
+    pipe = at(each_place, tmp_path)
+    with orders_of(each_place) as orders:
+        orders.publish_many([order(order=1), order("XX", order=2), order("QQ", order=3)])
+        orders.backend.execute("XADD", each_place.stream, "*", "data", "{")
+        finish(pipe.start(spark, once=True))
+        found = orders.audit()
+        assert (found.done, found.dead, found.pending, found.waiting, found.balanced) == (1, 2, 1, 1, True)
+        assert sorted((letter.reason, letter.error) for letter in orders.dead.list()) == [
+            ("malformed", "data: is not JSON"), ("rejected", "no such country")]  # fmt: skip
+        orders.publish(order(order=5))
+        for _ in range(20):  # order 3 succeeds with its third delivery
+            finish(pipe.start(spark, once=True))
+            if orders.audit().done == 3:
+                break
+        found = orders.audit()
+        assert (found.done, found.dead, found.pending, found.undelivered, found.balanced) == (3, 2, 0, 0, True)
+    assert accepted(spark, tmp_path) == [1, 3, 5]
+
+
+def test_a_batch_that_is_run_again_lands_once(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """A sink that fails behind Parquet: nothing is settled, and the next run does the same rows again."""
+    failing = Failing(tmp_path / "broken")
+    (tmp_path / "broken").touch()
+    pipe = at(place, tmp_path, sinks=[Parquet(tmp_path / "accepted"), failing])
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=n) for n in range(20)])
+        running = pipe.start(spark, once=True)
+        with pytest.raises(Exception, match="the second sink is broken"):
+            running.wait(WAIT_S)
+        assert accepted(spark, tmp_path) == list(range(20))
+        assert (orders.audit().done, orders.audit().pending) == (0, 20)
+        (tmp_path / "broken").unlink()
+        finish(pipe.start(spark, once=True))
+        assert accepted(spark, tmp_path) == list(range(20))
+        assert (orders.audit().done, orders.audit().pending) == (20, 0)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A sink that fails while a file is there."""
+
+    file: Path
+
+    def write(self, frame: DataFrame, batch: Any) -> None:
+        if self.file.exists():
+            raise OSError("the second sink is broken")
+
+    def check(self) -> None:
+        pass
+
+
+def test_rows_that_a_step_leaves_out_are_done(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    steps = [lambda frame: frame.where("quantity > 2")]
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=n, quantity=n) for n in range(5)])
+        finish(at(place, tmp_path, steps=steps).start(spark, once=True))
+        assert (orders.audit().done, orders.audit().pending) == (5, 0)
+    assert accepted(spark, tmp_path) == [3, 4]
+
+
+def test_a_pipeline_shares_its_group_with_a_worker(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    pipe = at(place, tmp_path, source=GroupSource(place.stream, group="billing", url=place.url, max_rows=10))
+    taken = []
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=n) for n in range(40)])
+        for message in orders.consume(wait=0.2, ahead=5):
+            taken.append(message.data["order"])
+            message.ack()
+            if len(taken) == 15:
+                break
+        finish(pipe.start(spark, once=True))
+        assert (orders.audit().done, orders.audit().balanced) == (40, True)
+    assert sorted(taken + accepted(spark, tmp_path)) == list(range(40))
+
+
+def test_stop_lets_the_batch_end(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    pipe = at(place, tmp_path, trigger="1 second")
+    with orders_of(place) as orders:
+        running = pipe.start(spark)
+        orders.publish_many([order(order=n) for n in range(10)])
+        for _ in range(WAIT_S * 5):
+            if running.batches or not running.is_active:
+                break
+            running.wait(0.2)
+        running.stop()
+        assert not running.is_active
+        assert (orders.audit().done, orders.audit().pending) == (10, 0)
+    assert accepted(spark, tmp_path) == list(range(10))
+
+
+# Ranges
+
+
+def test_a_range_leaves_no_trace_and_puts_failed_rows_aside(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    source = RangeSource(place.stream, url=place.url)
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=1), order("XX", order=2)])
+    strict = at(place, tmp_path, source=source)
+    with pytest.raises(Exception, match=r"no such country.*set rejects="):
+        strict.start(spark, once=True).wait(WAIT_S)
+    pipe = at(place, tmp_path, source=source, rejects=Parquet(tmp_path / "bad"))
+    finish(pipe.start(spark, once=True))
+    assert accepted(spark, tmp_path) == [1]
+    assert [row["error"] for row in spark.read.parquet(str(tmp_path / "bad")).collect()] == ["no such country"]
+    assert place.client.xinfo_groups(place.stream) == []
+
+
+def test_windows_with_a_watermark_over_a_range(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    def hourly(frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return frame.groupBy(f.window("at", "1 hour")).agg(f.sum("n").alias("order"))
+
+    for n, minute in enumerate((10, 20, 70, 300)):
+        place.client.xadd(place.stream, {"n": n, "at": f"2026-03-02T{minute // 60:02}:{minute % 60:02}:00Z"})
+    pipe = Pipeline(
+        source=RangeSource(place.stream, url=place.url, columns="n bigint, at timestamp"), steps=[hourly],
+        sinks=[Parquet(tmp_path / "accepted")], watermark=("at", "30 minutes"), checkpoint=tmp_path / "checkpoint",
+    )  # fmt: skip
+    finish(pipe.start(spark, once=True))
+    assert accepted(spark, tmp_path) == [1, 2]  # the window of the last one may still grow
+
+
+def test_history_is_filled_in_beside_what_is_there(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    pipe = at(place, tmp_path)
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=n) for n in range(5)])
+        finish(pipe.start(spark, once=True))
+        orders.publish_many([order(order=n) for n in range(5, 8)])
+        found = pipe.backfill("1h", spark=spark)
+        again = pipe.backfill("1h", spark=spark)
+        assert (found.written, again.written) == (3, 0)
+        assert orders.audit().undelivered == 3  # history is read, not taken
+    assert accepted(spark, tmp_path) == list(range(8))

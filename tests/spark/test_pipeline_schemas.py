@@ -70,7 +70,8 @@ def test_a_dataclass_names_the_columns_and_its_payloads_become_rows() -> None:
         "order": "bigint", "at": "timestamp", "items": "array<struct<`name`:string,`price`:double>>", "size": "string",
         "tags": "map<string,bigint>", "note": "string", "way": "string",
     }  # fmt: skip
-    payload = {"order": 7, "at": "2026-03-02T10:00:00+00:00", "items": [{"name": "tea", "price": 1.5}], "tags": {"a": 1}}
+    items = [{"name": "tea", "price": 1.5}]
+    payload = {"order": 7, "at": "2026-03-02T10:00:00+00:00", "items": items, "tags": {"a": 1}}
     row = table.read(json.dumps(payload).encode())
     assert row["order"] == 7
     assert row["items"] == [{"name": "tea", "price": 1.5}]

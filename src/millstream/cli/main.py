@@ -12,6 +12,7 @@ from millstream.cli import dead as dead_letters
 from millstream.cli import doctor as doctors
 from millstream.cli import exporting, importing, looking, places, publishing
 from millstream.cli import migrate as migrating
+from millstream.cli import pipeline as pipelines
 from millstream.cli import serve as serving
 from millstream.cli import top as tops
 from millstream.cli import version as versions
@@ -97,6 +98,7 @@ def import_file(
 
 
 app.add_typer(dead_letters.app, name="dead")
+app.add_typer(pipelines.app, name="pipeline")
 
 
 @app.command(help=publishing.HELP, short_help="Append entries to a stream.")
@@ -162,12 +164,19 @@ def pending(
 
 @app.command(help="Where everything is that was published, and whether it adds up (exit code 1 if not).")
 def audit(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
-    group: places.Group = "workers",
+    stream: Annotated[str | None, typer.Argument(help="The stream; with --spark a pattern (*).")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The group (workers; with --spark all).")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Many streams and groups at once, as a Spark job.")] = False,
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     url: places.Url = None,
     as_json: places.AsJson = False,
 ) -> None:
-    looking.audit(stream, group, url=url, as_json=as_json)
+    if spark:
+        pipelines.audit(stream or "*", url=url, group=group, master=master, as_json=as_json)
+    elif stream is None:
+        raise Failure("which stream? Name it, or say --spark to look at all of them", Exit.USAGE)
+    else:
+        looking.audit(stream, group or "workers", url=url, as_json=as_json)
 
 
 @app.command(help="What is wrong, and what to type next. Changes nothing; exit code 1 if there is a problem.")

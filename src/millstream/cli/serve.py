@@ -19,6 +19,7 @@ import millstream
 from millstream.cli.directives import Directives, read_all, split_arguments
 from millstream.cli.exits import Exit, Failure
 from millstream.errors import ConfigError, CorruptFile
+from millstream.persistence.heap import keep_large_apart
 from millstream.persistence.store import Opened, Store
 from millstream.server.config import Config
 from millstream.server.hub import Hub
@@ -82,6 +83,7 @@ def serve(arguments: list[str]) -> None:
     hub.config_file = Path(file).resolve() if file not in (None, "-") else None
     gc.freeze()  # what was loaded lives as long as the server: do not look through it again and again
     gc.set_threshold(*_GC)
+    keep_large_apart()
     server = Server(hub, endpoints)
     try:
         server.run(lambda listener: _greet(listener, directives, opened), signals=True)

@@ -43,6 +43,7 @@ class Background:
         self._dump: Dump | None = None
         self._done: Callable[[Dump], None] = _forget
         self._thread: threading.Thread | None = None  # the last one
+        self._has_freed = False  # a copy of everything, that was written, is no longer needed
         self.is_rewrite_scheduled = False
         self.is_save_scheduled = False
         self.rewrites = Rewrites()
@@ -100,6 +101,12 @@ class Background:
         if self._dump is not None and not self._in_thread:
             self._dump.run()
             self._done(self._dump)
+
+    def take_freed(self) -> bool:
+        """Whether much memory has become free since the last time."""
+        is_through = self._has_freed and (self._thread is None or not self._thread.is_alive())
+        self._has_freed = self._has_freed and not is_through
+        return is_through
 
     def cancel(self) -> None:
         """Give up what is being written; it may go on for a moment, and will not count."""
@@ -212,6 +219,7 @@ class Background:
 
         self._done = done
         if self._in_thread:
+            self._has_freed = True  # once the thread has ended, which has the copy until then
             self._thread = dump.start(done)
 
     def _new_dump(self, path: Path, keyspace: Keyspace, form: Form, aux: Mapping[bytes, bytes]) -> Dump:

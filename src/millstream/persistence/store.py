@@ -25,6 +25,7 @@ from millstream.errors import BadFormat, CommandError, CorruptFile, WriteFailed
 from millstream.persistence.aof import FsyncPolicy
 from millstream.persistence.background import Background
 from millstream.persistence.files import Files, RealFiles, Source
+from millstream.persistence.heap import give_back
 from millstream.persistence.host import Host, Settings
 from millstream.persistence.journal import Journal, Loading
 from millstream.persistence.keeper import PERIOD_S, Keeper
@@ -344,6 +345,9 @@ class Store:
                 is_wanted = self._journal is not None or self.background.is_rewrite_scheduled
                 journal = self._journal_to_rewrite() if is_wanted else None
                 self.background.begin_what_is_due(journal, is_log_on=self._journal is not None)
+            has_freed = self.background.take_freed()
+        if has_freed:
+            give_back()  # outside of the lock: it may take a moment
 
     @property
     def pause_s(self) -> float:

@@ -8,6 +8,7 @@ its connection and takes the usual way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from millstream.server.connection import Connection
     from millstream.server.hub import Hub
     from millstream.server.session import Session
+
+logger = logging.getLogger(__name__)
 
 Arrived = list[tuple["Connection", bytes]]
 
@@ -69,9 +72,19 @@ class Turn:
         """Run what was kept."""
         arrived, self._arrived = self._arrived, {}
         for start, alike in arrived.items():
-            rest = self._share(alike, STARTS[start]) if len(alike) > 1 else alike
+            rest = self._share_or_drop(alike, STARTS[start]) if len(alike) > 1 else alike
             for connection, data in rest:
                 connection.data_received(data)
+
+    def _share_or_drop(self, alike: Arrived, count: int) -> Arrived:
+        """As `_share`; what fails in a way it must not costs the connections that took part, and nobody else theirs."""
+        try:
+            return self._share(alike, count)
+        except Exception:
+            logger.exception("Requests of %d connections failed in a way they must not", len(alike))
+            for connection, _ in alike:
+                connection.abort()
+            return []
 
     def _share(self, alike: Arrived, count: int) -> Arrived:
         """Run requests together as far as that is possible; those that it is not possible for."""

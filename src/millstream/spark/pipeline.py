@@ -1,4 +1,4 @@
-"""A pipeline: a source, steps, sinks and what becomes of rows that fail, as one value that can be checked, tried and run.
+"""A pipeline: a source, steps, sinks and what becomes of rows that fail, as one value to check, to try and to run.
 
     pipe = Pipeline(
         source=GroupSource("orders", group="billing"),
@@ -72,9 +72,9 @@ class Pipeline:
     def _check_parts(self) -> None:
         for at, step in enumerate(self.steps):
             if not callable(step) and not isinstance(step, Rows | Sql):
-                raise ConfigError(f"steps: number {at + 1} is neither Rows, Sql nor a function of a DataFrame: {step!r}")
+                raise ConfigError(f"steps: number {at + 1} is neither Rows, Sql nor a function of frames: {step!r}")
         if not self.sinks:
-            raise ConfigError("sinks: there is none, so that nothing would be kept: give one, such as Parquet('accepted')")
+            raise ConfigError("sinks: there is none, and nothing would be kept: give one, such as Parquet('accepted')")
         for sink in (*self.sinks, *([] if self.rejects is None else [self.rejects])):
             if not hasattr(sink, "write") or not hasattr(sink, "check"):
                 raise ConfigError(f"sinks: {sink!r} is no sink: use Parquet, Format, StreamSink or Jdbc")
@@ -84,13 +84,14 @@ class Pipeline:
         if self.output_mode not in OUTPUT_MODES:
             raise ConfigError(f"output_mode: must be one of {', '.join(OUTPUT_MODES)}, not {self.output_mode!r}")
         if self.watermark is not None and not _is_watermark(self.watermark):
-            raise ConfigError(f'watermark: must be a column and how late it may be, ("at", "1 hour"), not {self.watermark!r}')
+            example = '("at", "1 hour")'
+            raise ConfigError(f"watermark: must be a column and how late it may be, {example}, not {self.watermark!r}")
 
     def _check_group(self) -> None:
         if self.watermark is not None:
             raise ConfigError(
-                "watermark: rows of a group come in any order and are settled one by one; use a RangeSource, or a query "
-                "of its own over what this pipeline writes"
+                "watermark: rows of a group come in any order and are settled one by one; use a RangeSource, or a "
+                "query of its own over what this pipeline writes"
             )
         if self.rejects is not None:
             raise ConfigError("rejects: rows of a group that fail are retried and become dead letters: leave it out")
@@ -126,16 +127,18 @@ class Pipeline:
         return tried(self, rows, spark)
 
     def start(
-        self, spark: SparkSession | None = None, *, once: bool = False, url: str | None = None, master: str | None = None
-    ) -> Running:
+        self, spark: SparkSession | None = None, *, once: bool = False, url: str | None = None,
+        master: str | None = None,
+    ) -> Running:  # fmt: skip
         """Start it and come back: what comes back has `stop()`, `wait()` and the query."""
         from millstream.spark.pipeline_running import started
 
         return started(self.at(url), spark, once=once, master=master)
 
     def run(
-        self, spark: SparkSession | None = None, *, once: bool = False, url: str | None = None, master: str | None = None
-    ) -> None:
+        self, spark: SparkSession | None = None, *, once: bool = False, url: str | None = None,
+        master: str | None = None,
+    ) -> None:  # fmt: skip
         """Work until SIGTERM, SIGINT or a failure; with `once`, until all is done that is there now."""
         self.start(spark, once=once, url=url, master=master).run()
 

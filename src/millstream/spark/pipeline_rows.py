@@ -89,8 +89,8 @@ class Stage:
         missing = [name for name in ("_stream", "_id") if name not in columns.names]
         if missing:
             raise ConfigError(
-                f"steps: before {self.steps[0].name!r} the column {missing[0]!r} was dropped, which says which entry a row "
-                "is: keep the columns that begin with _"
+                f"steps: before {self.steps[0].name!r} the column {missing[0]!r} was dropped, which says which entry a "
+                "row is: keep the columns that begin with _"
             )
         for step in self.steps:
             columns = columns_after(step, columns)
@@ -110,8 +110,11 @@ def ended_rows(staged: DataFrame) -> DataFrame:
     return chosen.toDF(*(name.removeprefix("_") for name in chosen.columns))
 
 
-def _mapper(steps: Sequence[RowStep], schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+Batches = Iterator[pa.RecordBatch]
+
+
+def _mapper(steps: Sequence[RowStep], schema: pa.Schema) -> Callable[[Batches], Batches]:
+    def mapped(batches: Batches) -> Batches:
         for batch in batches:
             yield stepped(batch, steps, schema)
 

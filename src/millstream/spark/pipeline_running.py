@@ -33,8 +33,8 @@ from millstream.spark.pipeline_sources import CONSUMER, COUNT, ID, STREAM, TYPES
 from millstream.spark.pipeline_steps import Rows
 from millstream.spark.schemas import table_of
 from millstream.spark.session import register, session
-from millstream.spark.settle_sink import settle
 from millstream.spark.settle_rows import ACK, DEAD, RELEASE
+from millstream.spark.settle_sink import settle
 
 log = logging.getLogger(__name__)
 STOP_S = 60.0  # how long a batch may take to end when the pipeline is stopped
@@ -46,7 +46,7 @@ class Applied:
     """Rows behind all steps, and what was kept on the way to settle from."""
 
     rows: DataFrame
-    stages: list[DataFrame] = field(default_factory=list)  # persisted; all rows that came to a stage, and how they ended
+    stages: list[DataFrame] = field(default_factory=list)  # kept: all rows that came to one, and how they ended
 
     def close(self) -> None:
         for each in self.stages:
@@ -87,7 +87,8 @@ def applied(pipeline: Pipeline, frame: DataFrame) -> Applied:
         else:
             found.rows = step(found.rows)
             if not isinstance(found.rows, DataFrame):
-                raise ConfigError(f"steps: {getattr(step, '__name__', step)!r} gave back {found.rows!r}, not a DataFrame")
+                name = getattr(step, "__name__", step)
+                raise ConfigError(f"steps: {name!r} gave back {found.rows!r}, not a DataFrame")
     return found
 
 
@@ -136,8 +137,15 @@ class Running:
         if pipeline.watermark is None:
             return frame
         # Steps that keep a state have to see the stream itself; a row that fails ends the query then.
-        for step in plan(pipeline):
-            frame = good_rows(_strict(step.apply(frame))) if isinstance(step, Stage) else step(frame)
+        column, lateness = pipeline.watermark
+        is_marked = False
+        for step in [None, *plan(pipeline)]:
+            if step is not None:
+                frame = good_rows(_strict(step.apply(frame))) if isinstance(step, Stage) else step(frame)
+            if not is_marked and column in frame.columns:  # as soon as there is such a column, before it is grouped by
+                frame, is_marked = frame.withWatermark(column, lateness), True
+        if not is_marked:
+            raise ConfigError(f"watermark: there is no column {column!r}; there are {', '.join(frame.columns)}")
         return frame
 
     def _batch(self, frame: DataFrame, number: int) -> None:
@@ -162,7 +170,7 @@ class Running:
         if seconds is None:
             self.query.awaitTermination()
             return True
-        return bool(self.query.awaitTermination(seconds))
+        return bool(self.query.awaitTermination(max(0.001, seconds)))  # type: ignore[arg-type]
 
     def stop(self, seconds: float = STOP_S) -> None:
         """Let the batch that is under way end, and then the query."""
@@ -273,7 +281,8 @@ def _reject(pipeline: Pipeline, ended: DataFrame | None, batch: Batch) -> None:
 def _strict(staged: DataFrame) -> DataFrame:
     failed = f.concat_ws(" ", "_id", f.lit("of"), "_stream", f.lit("failed:"), "_error")
     is_bad = f.col("_outcome").isNotNull() & (f.col("_outcome") != ACK)
-    return staged.withColumn("_outcome", f.when(is_bad, f.raise_error(failed).cast("string")).otherwise(f.col("_outcome")))
+    told = f.when(is_bad, f.raise_error(failed).cast("string")).otherwise(f.col("_outcome"))
+    return staged.withColumn("_outcome", told)
 
 
 # Trying
@@ -316,7 +325,7 @@ def tried(pipeline: Pipeline, rows: Sequence[Any], spark: SparkSession | None) -
 
 
 def _sort(pipeline: Pipeline, row: Any, result: Result) -> None:
-    number = row["delivery_count"] if "delivery_count" in row else 1
+    number = row.asDict().get("delivery_count", 1)
     place, error = _place(row["id"]), row["error"] or ""
     if row["outcome"] == DEAD:
         result.dead.append(Failed(place, row["reason"] or str(Reason.REJECTED), error))

@@ -1,5 +1,4 @@
-"""Where a pipeline's rows go. A sink is a value with `write(frame, batch)`, which is called once a batch, and again with
-the same rows if the batch is run again.
+"""Where a pipeline's rows go: values with `write(frame, batch)`, which is called again if a batch is run again.
 
     Parquet        a directory a batch, overwritten when the batch is run again: each row once
     Format         any format of Spark; Delta is told the batch and skips one that it has had
@@ -129,7 +128,8 @@ class Jdbc:
 def _writer(frame: DataFrame, options: Mapping[str, Any], partition_by: Sequence[str]) -> DataFrameWriter:
     lacking = [name for name in partition_by if name not in frame.columns]
     if lacking:
-        raise ConfigError(f"sinks: there is no column {lacking[0]!r} to partition by; there are {', '.join(frame.columns)}")
+        there = ", ".join(frame.columns)
+        raise ConfigError(f"sinks: there is no column {lacking[0]!r} to partition by; there are {there}")
     writer = frame.drop(CONSUMER).write.options(**{name: str(value) for name, value in options.items()})
     return writer.partitionBy(*partition_by) if partition_by else writer
 

@@ -55,6 +55,7 @@ class GroupSource:
         }  # fmt: skip
 
     def check(self, retry: RetryPolicy) -> None:
+        _check_stream(self.stream)
         parse_group_read(self.read_options(None, retry))
 
 
@@ -79,10 +80,16 @@ class RangeSource:
         return _texts(found | dict(self.options))
 
     def check(self, retry: RetryPolicy) -> None:
+        _check_stream(self.stream)
         parse_read(self.read_options(None, retry))
 
 
 Source = GroupSource | RangeSource
+
+
+def _check_stream(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"which stream? {name!r} is no name of one")
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
@@ -94,12 +101,12 @@ def history(source: Source, url: str | None, start_ms: int, end_ms: int) -> dict
     taken = {"username", "password", "passwordFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "timeout",
              "retryTimeout", "fetchSize", "minPartitions"}  # fmt: skip
     found: dict[str, Any] = {name: value for name, value in source.options.items() if name in taken}
-    found |= {"url": url or source.url, "stream": source.stream, "startingTimestamp": start_ms, "endingTimestamp": end_ms}
-    return _texts(found)
+    found |= {"url": url or source.url, "stream": source.stream}
+    return _texts(found | {"startingTimestamp": start_ms, "endingTimestamp": end_ms})
 
 
 def read_schema(source: Source, payload: str | None) -> str:
-    """What is asked of the source: its columns about entries, then the payload's field or the fields named as columns."""
+    """What is asked of the source: its columns about entries, then the payload's field or those named as columns."""
     about = [f"{name} {TYPES[ours]}" for ours, name in source.meta.items()]
     if payload is not None:
         return ", ".join([*about, f"`{payload}` binary"])

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Rows:
     """A function of one row. Raise Retry, Reject or Release, or anything else, which means again later.
 
-    `adds` are columns that it adds to those of the row; `gives` are the columns that a row has afterwards, besides ours.
-    With neither it only looks. It returns a dict of these columns, or None: with `adds` or neither the row stays as it
-    is, with `gives` it is done and goes nowhere.
+    `adds` are columns that it adds to those of the row; `gives` are all that a row has afterwards, besides ours. With
+    neither it only looks. It returns a dict of these columns, or None: with `adds` or neither the row stays as it is,
+    with `gives` it is done and goes nowhere.
     """
 
     function: Callable[[Any], object]

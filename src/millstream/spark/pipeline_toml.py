@@ -95,7 +95,7 @@ def retry_of(table: Table) -> RetryPolicy:
     """The retry policy of a table."""
     _known(table, ("max_retries", "backoff"), "retry")
     backoff = table.get("backoff", {})
-    given = {"first": backoff} if isinstance(backoff, int | float) else dict(backoff)
+    given: dict[str, Any] = {"first": backoff} if isinstance(backoff, int | float) else dict(backoff)
     _known(given, tuple(Backoff.__dataclass_fields__), "retry.backoff")
     return RetryPolicy(max_retries=table.get("max_retries", 3), backoff=Backoff(**given))
 

@@ -2,8 +2,8 @@
 
     table_of(Order) ──▶ Table(columns=(("order", "bigint"), …), read)         read(b'{"order": 7}') ──▶ {"order": 7}
 
-`read` raises MalformedPayload, which names the part and the rule that it breaks, never the value. Knows nothing of Spark
-but the names of its types. Of JSON Schema it takes what names columns and rules for them; a keyword that it does not
+`read` raises MalformedPayload, which names the part and the rule that it breaks, never the value. Of Spark it knows
+the names of its types. Of JSON Schema it takes what names columns and rules for them; a keyword that it does not
 know is refused when the table is made, because a rule that is passed over is worse than none.
 """
 
@@ -30,7 +30,9 @@ _PLAIN: Mapping[Any, str] = {
     datetime.date: "date", datetime.time: "string", decimal.Decimal: "decimal(38,18)", uuid.UUID: "string",
 }  # fmt: skip
 _JSON_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double", "string": "string"}
-_NOTES = frozenset({"$schema", "$id", "$comment", "title", "description", "default", "examples", "format", "deprecated"})
+_NOTES = frozenset({
+    "$schema", "$id", "$comment", "title", "description", "default", "examples", "format", "deprecated",
+})  # fmt: skip
 _LARGEST = 1 << 63
 
 Read = Callable[[bytes], dict[str, Any]]
@@ -61,7 +63,7 @@ def table_of(schema: Any) -> Table:
         columns = tuple((name, _spark_type(kind, name)) for name, kind in _parts(schema).items())
         return Table(columns, lambda payload: _columns(codec.decode({b"data": payload})))
     raise ConfigError(
-        f"schema: {schema!r} names no columns: give a dataclass, a pydantic model, a TypedDict or a JSON Schema as a dict"
+        f"schema: {schema!r} names no columns: give a dataclass, a pydantic model, a TypedDict or a JSON Schema"
     )
 
 
@@ -132,7 +134,7 @@ Check = Callable[[Any], Any]  # the value as a column takes it, or MalformedPayl
 
 def _json_table(schema: Mapping[str, Any]) -> Table:
     if schema.get("type", "object") != "object" or not isinstance(schema.get("properties"), Mapping):
-        raise ConfigError("schema: a JSON Schema of a payload has the type object, and properties that name the columns")
+        raise ConfigError("schema: a JSON Schema of a payload has the type object and properties: the columns")
     columns = tuple((name, _json_type(part, name)) for name, part in schema["properties"].items())
     check = _check_of({"type": "object", **schema}, "schema")
 
@@ -168,7 +170,7 @@ def _json_type(part: Any, place: str) -> str:
             return f"map<string,{_json_type(part.get('additionalProperties', {}), place + '.*')}>"
         case [kind] if kind in _JSON_TYPES:
             return _JSON_TYPES[kind]
-    raise ConfigError(f"schema: {place} needs one type (string, integer, number, boolean, array or object) to be a column")
+    raise ConfigError(f"schema: {place} needs one type (string, integer, number, boolean, array, object)")
 
 
 def _check_of(schema: Mapping[str, Any], place: str) -> Check:
@@ -253,7 +255,9 @@ def _others(rule: Any, schema: Mapping[str, Any], place: str) -> Check:
             return value
         if inner is None and not value.keys() <= known:
             raise MalformedPayload("", "has parts that the schema does not name")
-        return {name: each if inner is None or name in known else _inside(name, inner, each) for name, each in value.items()}
+        if inner is None:
+            return value
+        return {name: each if name in known else _inside(name, inner, each) for name, each in value.items()}
 
     return check
 

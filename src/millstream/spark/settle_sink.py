@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -124,6 +125,7 @@ def settle(df: Any, **options: object) -> Any:
     """A writer that settles the rows of a frame: `.start()` it if the frame is streaming, `.save()` it if not."""
     from millstream.spark.session import register
 
-    register(df.sparkSession)
+    if find_spec("pyspark_millstream_settle") is None:  # else Spark finds it by itself, and no batch waits for us
+        register(df.sparkSession)
     writer = df.writeStream if df.isStreaming else df.write.mode("append")
     return writer.format("millstream.settle").options(**{name: str(value) for name, value in options.items()})

@@ -12,6 +12,7 @@ A worker that is stopped (SIGSTOP) keeps its leases this way: give the handler a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import subprocess
@@ -79,10 +80,8 @@ class Heart:
         """End the child; it ends by itself too when this process does."""
         child, self._child = self._child, None
         if child is not None and child.stdin is not None:
-            try:
+            with contextlib.suppress(OSError):  # it has ended before, with something of ours unread
                 child.stdin.close()
-            except OSError:  # it has ended before, with something of ours unread
-                pass
             try:
                 child.wait(5)
             except subprocess.TimeoutExpired:

@@ -196,7 +196,9 @@ class Worker:
         most = self._most
         with self._room:
             while self._in_hand >= most and not self._stop.is_set():
-                self._room.wait()
+                # never for ever: a signal that comes just before a thread begins to wait does not wake it, and Python's
+                # own handler runs only when this, the main thread, does
+                self._room.wait(STOP_WITHIN_S)
             if self._stop.is_set():
                 return 0
             pause_ms = self._breaker.wait_ms(self.consumer.watch_ms())

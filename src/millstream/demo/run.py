@@ -1,0 +1,198 @@
+"""The demo, from the first order to the report. Stopped with Ctrl-C, or killed, it goes on when it is started again.
+
+    broker (here) ◀── producer, worker, doomed worker (processes), Spark (its own)
+    all sent and settled ──▶ complete the product table, redrive ──▶ all settled ──▶ gather ──▶ does it add up?
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream import Broker, Stream
+from millstream.demo.figures import Sample, Summary
+from millstream.demo.leash import Child
+from millstream.demo.orders import GROUP, STREAM, write_products
+from millstream.demo.pipeline import gather, make_pipeline, windows
+from millstream.demo.report import report
+from millstream.demo.state import opened
+from millstream.demo.sums import summary_of, write_json
+from millstream.demo.watch import EVERY_S, Watch
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+BATCHES = 8  # about so many batches of new orders
+PATIENCE_S = 1800.0  # without the end in sight
+DOOMED, STEADY = "doomed", "steady"
+
+
+@dataclass
+class Demo:
+    """One run, or the rest of one."""
+
+    directory: Path
+    size: int = 200_000
+    seed: int = 7
+    is_quiet: bool = False
+    say: Callable[[str], object] = print
+    children: dict[str, Child] = field(default_factory=dict)
+
+    def run(self) -> Summary:
+        """Run to the end; the summary."""
+        self.state, is_going_on = opened(self.directory, self.size, self.seed)
+        if is_going_on:
+            self.say(f"going on with the run in {self.directory}")
+        if not self.state.is_fixed:
+            write_products(self.directory / "products.jsonl", complete=False)
+        with ExitStack() as stack:
+            broker = stack.enter_context(Broker(self.directory / "data"))
+            server = stack.enter_context(broker.serve_in_background())
+            self.url = f"redis://127.0.0.1:{server.port}"
+            self.watch = Watch(self.url, self.directory, self.size, self.state.seconds, is_quiet=self.is_quiet)
+            stack.callback(self.watch.close)
+            stack.callback(self._remember)
+            stack.callback(self._end_children)
+            return self._run(stack)
+
+    def _run(self, stack: ExitStack) -> Summary:
+        with Stream[Any](STREAM, self.url, group=GROUP) as stream:
+            stream.backend.run(stream._definition.steps(stream.backend.capabilities).create_group("0"))
+        self._start("producer", str(self.size), str(self.seed))
+        spark = self._session(stack)
+        self.watch.phase = "working"
+        running = make_pipeline(self.directory, self.url, max(1000, self.size // BATCHES)).start(spark)
+        stack.callback(_stop, running)
+        self._start("worker", STEADY, name=STEADY)
+        if not self.state.is_killed:
+            self._start("worker", DOOMED, name=DOOMED)
+        self._work_until_settled(running)
+        self._fix()
+        self._work_until_settled(running)
+        running.stop()
+        self._end_children()
+        return self._finish(spark)
+
+    def _start(self, module: str, *arguments: str, name: str | None = None) -> None:
+        log_file = self.directory / f"{name or module}.log"
+        self.children[name or module] = Child(
+            f"millstream.demo.{module}", [self.url, str(self.directory), *arguments], log_file
+        )
+
+    def _session(self, stack: ExitStack) -> SparkSession:
+        from millstream.spark import session
+
+        spark = session("millstream demo", log_file=self.directory / "spark.log")
+        stack.callback(spark.stop)
+        return spark
+
+    # Working
+
+    def _work_until_settled(self, running: Any) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            sample = self.watch.look()
+            self._check(running)
+            self._maybe_kill(sample)
+            if self._is_sent() and sample.lag == 0 and sample.pending == 0 and self.state.is_killed:
+                return
+            running.wait(EVERY_S)
+        raise MillstreamError(f"not done after {PATIENCE_S:.0f} s: see {self.directory}")
+
+    def _is_sent(self) -> bool:
+        return self.children["producer"].code == 0
+
+    def _check(self, running: Any) -> None:
+        if not running.is_active:
+            running.wait(0)  # raises what ended it
+            raise MillstreamError("the query has ended by itself")
+        for name, child in self.children.items():
+            if child.code not in (None, 0):
+                raise MillstreamError(f"{name} has ended with code {child.code}: see {self.directory / name}.log")
+
+    def _maybe_kill(self, sample: Sample) -> None:
+        """Kill a worker that has orders in hand: held still first, so that it has them for sure."""
+        if self.state.is_killed or sample.done < self.size // 100:
+            return
+        child = self.children[DOOMED]
+        child.pause()
+        held = self.watch.held_by(DOOMED)
+        if not held and sample.lag + sample.pending > 0:
+            child.go_on()
+            return
+        child.kill()
+        del self.children[DOOMED]
+        self.state.is_killed, self.state.redelivered = True, held
+        self._remember()
+        self.say(f"a worker was killed with {held} orders in hand")
+
+    def _fix(self) -> None:
+        """Complete the product table, and send back what failed for the lack of it."""
+        self.watch.phase = "redriving"
+        write_products(self.directory / "products.jsonl", complete=True)
+        self.state.is_fixed = True
+        self._remember()
+        with Stream[Any](STREAM, self.url, group=GROUP) as stream:
+            plan = stream.dead.redrive(reason="retries", error="is not in the product table")
+        self.say(f"the product table is complete: {plan.done} dead letters were sent back")
+
+    # Ending
+
+    def _end_children(self) -> None:
+        for name in list(self.children):
+            self.children.pop(name).end()
+
+    def _remember(self) -> None:
+        self.state.seconds = self.watch.seconds
+        self.state.write(self.directory)
+
+    def _finish(self, spark: SparkSession) -> Summary:
+        self.watch.phase = "gathering"
+        self.watch.look()
+        twice = gather(spark, self.directory, self.url)
+        windows(spark, self.directory)
+        summary, deliveries = summary_of(self.url, self.directory, self.state, twice, self.watch.seconds)
+        write_json(summary, self.directory / "summary.json")
+        (self.directory / "report.html").write_text(report(summary, self.watch.samples, deliveries))
+        self.state.is_finished = True
+        return summary
+
+
+def _stop(running: Any) -> None:
+    if running.is_active:
+        running.stop()
+
+
+def told(summary: Summary, directory: Path) -> list[str]:
+    """The summary in lines."""
+    reasons = ", ".join(f"{count:,} {why}" for why, count in summary.dead_reasons.items())
+    lines = [
+        f"sent        {summary.sent:>9,}",
+        f"= done      {summary.done:>9,}   of these in Parquet: {summary.accepted:,} ({summary.by_spark:,} by Spark, "
+        f"{summary.by_workers:,} by workers)",
+        f"+ dead      {summary.dead:>9,}   {reasons}",
+        f"+ pending   {summary.pending:>9,}",
+        f"+ duplicates{summary.refused:>9,}   sent twice with the same token and refused",
+        f"{summary.retried:,} were accepted after a retry; {summary.redriven:,} dead letters were redriven",
+        f"{summary.redelivered:,} were in the hands of the killed worker and came again when its lease ran out; "
+        f"{summary.twice:,} orders were accepted twice by that and are in Parquet once",
+        f"revenue {summary.revenue / 100:,.2f}, hour by hour as the generator says" if summary.is_revenue_right
+        else "revenue is not what the generator says",
+    ]  # fmt: skip
+    problems = summary.problems
+    lines += [f"IT DOES NOT ADD UP: {text}" for text in problems] or [f"it adds up, after {summary.seconds:.0f} s"]
+    return [
+        *lines,
+        f"report: {(directory / 'report.html').absolute()}",
+        "to go on:",
+        f"  millstream serve --dir {directory / 'data'} --port 6380",
+        "  millstream dead ls orders --url redis://127.0.0.1:6380",
+        "  millstream pipeline init my-pipeline",
+    ]

@@ -1,0 +1,77 @@
+"""Counts what came of a run, each figure at its own place: see `figures`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from millstream import Stream
+from millstream.demo.events import Kind, Truth, truth
+from millstream.demo.figures import Summary
+from millstream.demo.orders import GROUP, STREAM
+from millstream.demo.producer import Progress
+from millstream.demo.state import State
+
+
+def summary_of(url: str, directory: Path, state: State, twice: int, seconds: float) -> tuple[Summary, dict[int, int]]:
+    """The summary, and accepted orders by the delivery that they were accepted with."""
+    made = truth(state.size, state.seed)
+    progress = Progress.read(directory / "producer.json")
+    with Stream[Any](STREAM, url, group=GROUP) as stream:
+        audit = stream.audit()
+        reasons = Counter(letter.reason for letter in stream.dead.list())
+    rows = accepted_rows(directory)
+    by, deliveries = Counter(rows["by"]), Counter(rows["delivery"])
+    hours = revenue_by_hour(directory)
+    summary = Summary(
+        sent_truth=made.sent, again_truth=made.again, malformed_truth=made.kinds[Kind.MALFORMED],
+        unknown_truth=made.kinds[Kind.UNKNOWN], accepted_truth=len(made.accepted),
+        revenue_truth=sum(made.revenue.values()),
+        sent=progress.sent, refused=progress.refused,
+        published=audit.published or 0, done=audit.done, dead=audit.dead,
+        pending=audit.pending + audit.undelivered + audit.delayed, redriven=audit.redriven,
+        dead_reasons=dict(sorted(reasons.items())),
+        accepted=len(rows["order"]), accepted_orders=len(set(rows["order"])),
+        is_accepted_right=are_right(rows, made),
+        by_spark=by["spark"], by_workers=by["workers"],
+        revenue=sum(hours.values()), is_revenue_right=hours == made.revenue,
+        redelivered=state.redelivered, twice=twice,
+        retried=sum(count for number, count in deliveries.items() if number > 1), seconds=seconds,
+    )  # fmt: skip
+    return summary, dict(deliveries)
+
+
+def accepted_rows(directory: Path) -> dict[str, list[Any]]:
+    """The accepted orders, from the Parquet files themselves and without Spark."""
+    files = ds.dataset(directory / "accepted", format="parquet", partitioning="hive")
+    columns = ["order", "by", "delivery", "quantity", "price", "at"]
+    found: dict[str, list[Any]] = files.to_table(columns=columns).to_pydict()
+    return found
+
+
+def are_right(rows: dict[str, list[Any]], made: Truth) -> bool:
+    """Whether rows are the orders that were made, with what they cost."""
+    revenue: Counter[str] = Counter()
+    for quantity, price, at in zip(rows["quantity"], rows["price"], rows["at"], strict=True):
+        revenue[at[:13]] += quantity * price
+    return set(rows["order"]) == made.accepted and revenue == made.revenue
+
+
+def revenue_by_hour(directory: Path) -> Counter[str]:
+    """Cents by hour, from the windowed table: of each window the last update counts."""
+    latest: dict[tuple[str, str], int] = {}
+    for update in sorted((directory / "revenue").iterdir()):
+        for row in ds.dataset(update, format="parquet").to_table().to_pylist():
+            latest[(row["hour"].strftime("%Y-%m-%dT%H"), row["country"])] = row["revenue"]
+    found: Counter[str] = Counter()
+    for (hour, _), cents in latest.items():
+        found[hour] += cents
+    return found
+
+
+def write_json(summary: Summary, path: Path) -> None:
+    path.write_text(json.dumps(summary.as_json(), indent=1))

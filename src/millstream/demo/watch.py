@@ -1,0 +1,95 @@
+"""Looks at a run from outside: one sample after the other, kept and shown as they come."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from millstream import Stream
+from millstream.delivery.overview import consumer_states
+from millstream.demo.figures import Sample
+from millstream.demo.orders import GROUP, STREAM
+from millstream.demo.producer import Progress
+
+EVERY_S = 0.5
+
+
+class Watch:
+    """The samples of a run; those of the parts before it was stopped are in a file."""
+
+    def __init__(self, url: str, directory: Path, size: int, offset_s: float, *, is_quiet: bool) -> None:
+        self._stream: Stream[Any] = Stream(STREAM, url, group=GROUP)
+        self._directory = directory
+        self._size = size
+        self._file = directory / "samples.jsonl"
+        self._begun = time.monotonic() - offset_s
+        self.samples = [Sample(**json.loads(line)) for line in self._lines()]
+        self.phase = "starting"
+        console = Console()
+        self._live = None if is_quiet or not console.is_terminal else Live(console=console, refresh_per_second=4)
+        if self._live is not None:
+            self._live.start()
+
+    def _lines(self) -> list[str]:
+        return self._file.read_text().splitlines() if self._file.exists() else []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def look(self) -> Sample:
+        """One sample."""
+        found = self._stream.audit()
+        sample = Sample(
+            at_s=round(self.seconds, 2), published=found.published or 0, done=found.done,
+            lag=found.undelivered + found.delayed, pending=found.pending, released=found.released,
+            waiting=found.waiting, dead=found.dead, phase=self.phase,
+        )  # fmt: skip
+        self.samples.append(sample)
+        with self._file.open("a") as file:
+            file.write(json.dumps(asdict(sample)) + "\n")
+        if self._live is not None:
+            self._live.update(self.view())
+        return sample
+
+    def held_by(self, prefix: str) -> int:
+        """How many entries consumers of this name have in hand."""
+        states = consumer_states(self._stream.backend, STREAM, GROUP)
+        return sum(state.pending for state in states if state.name.startswith(prefix))
+
+    def view(self) -> Table:
+        """What the last samples say."""
+        last = self.samples[-1]
+        before = next((each for each in reversed(self.samples) if each.at_s <= last.at_s - 3), self.samples[0])
+        span = max(0.001, last.at_s - before.at_s)
+        sent = Progress.read(self._directory / "producer.json").sent
+        table = Table(box=None, title=f"millstream: {self.phase}, {last.at_s:.0f} s", title_justify="left")
+        rows: Mapping[str, str] = {
+            "sent": f"{sent:,} of {self._size:,}",
+            "published / s": f"{(last.published - before.published) / span:,.0f}",
+            "done / s": f"{(last.done - before.done) / span:,.0f}",
+            "done": f"{last.done:,}",
+            "lag": f"{last.lag:,}",
+            "pending": f"{last.pending:,}",
+            "waiting for a retry": f"{last.waiting:,}",
+            "released": f"{last.released:,}",
+            "dead": f"{last.dead:,}",
+        }
+        table.add_column()
+        table.add_column(justify="right")
+        for name, value in rows.items():
+            table.add_row(name, value)
+        return table
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._stream.close()

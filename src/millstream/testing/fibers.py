@@ -1,0 +1,326 @@
+"""Threads of which one runs at a time, and a clock that moves only when none of them can go on.
+
+    scheduler (the test's thread) ── baton ──▶ fiber ── waits, sleeps or ends ──▶ baton back
+
+A fiber is a real thread, so that blocking code runs in it unchanged, but it has the baton or it stands still: what
+happens is the same in every run. `Fibers` has the names that `worker.threads` has, and a worker made with it waits in
+virtual time. A fiber belongs to an owner, which can be killed (its fibers end where they stand) or frozen (they stay
+there for a while and know nothing of it).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty
+from types import TracebackType
+from typing import Any, Final, Generic, TypeVar
+
+from millstream.testing.loop import VirtualLoop
+
+T = TypeVar("T")
+BEGIN_MS: Final = 1_000_000  # a watch never shows 0: that is "not yet" in some places
+HANG_S: Final = 60.0  # of real time that one fiber may run without a pause before the test is told
+
+
+def taken() -> threading.Lock:
+    """A lock that whoever wants it waits for: a baton to hand over."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+class Killed(BaseException):
+    """The worker that this code belonged to is dead: nothing of it may run on."""
+
+
+class Stuck(AssertionError):
+    """The simulation cannot go on, or not to where it was asked to go."""
+
+
+class VirtualTime:
+    """Milliseconds since the start; moved by the scheduler."""
+
+    is_virtual = True
+
+    def __init__(self) -> None:
+        self._now_ms = BEGIN_MS
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def move_to(self, at_ms: int) -> None:
+        self._now_ms = max(self._now_ms, at_ms)
+
+
+class RealTime:
+    """The same for a real server, whose clock nobody moves: it is waited for."""
+
+    is_virtual = False
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def move_to(self, at_ms: int) -> None:
+        time.sleep(max(0.0, (at_ms - self.now_ms()) / 1000))
+
+
+@dataclass(eq=False)
+class Owner:
+    """Whose fibers they are: one life of a simulated worker."""
+
+    name: str
+    is_dead: bool = False
+    frozen_until_ms: int = 0
+
+
+@dataclass(eq=False)
+class Fiber:
+    """A thread and what it waits for."""
+
+    name: str
+    number: int
+    owner: Owner | None
+    baton: threading.Lock = field(default_factory=lambda: taken())
+    wake_at_ms: int | None = 0  # None: not by time
+    is_ready: Callable[[], bool] | None = None
+    is_over: bool = False
+
+    def can_run(self, now_ms: int) -> bool:
+        owner = self.owner
+        if owner is not None and owner.is_dead:
+            return True  # to end
+        if owner is not None and now_ms < owner.frozen_until_ms:
+            return False
+        return (self.wake_at_ms is not None and self.wake_at_ms <= now_ms) or (
+            self.is_ready is not None and self.is_ready()
+        )
+
+    def next_ms(self) -> int | None:
+        """When it can run if nothing happens before; None: not by time alone."""
+        if self.owner is not None and self.owner.frozen_until_ms:
+            if self.wake_at_ms is None:
+                return self.owner.frozen_until_ms if self.is_ready is not None and self.is_ready() else None
+            return max(self.wake_at_ms, self.owner.frozen_until_ms)
+        return self.wake_at_ms
+
+
+class Fibers:
+    """The scheduler, and the names with which a worker makes its threads."""
+
+    def __init__(self, clock: VirtualTime | RealTime, luck: random.Random | None = None) -> None:
+        self.clock = clock
+        self.luck = luck  # None: those that wait longest first
+        self.failures: list[tuple[str, BaseException]] = []
+        self._fibers: list[Fiber] = []
+        self._made = 0
+        self._main = taken()
+        self._here = threading.local()
+
+    # For code inside fibers
+
+    @property
+    def current(self) -> Fiber | None:
+        found: Fiber | None = getattr(self._here, "fiber", None)
+        return found
+
+    def park(self, timeout_s: float | None, is_ready: Callable[[], bool] | None = None) -> bool:
+        """Stand still until the condition holds or the time is over; whether the condition holds."""
+        fiber = self.current
+        if fiber is None:
+            raise Stuck("only handlers and workers inside the simulation can wait in its time")
+        self._require_alive(fiber)
+        fiber.is_ready = is_ready
+        fiber.wake_at_ms = None if timeout_s is None else self.clock.now_ms() + max(0, round(timeout_s * 1000))
+        self._main.release()
+        fiber.baton.acquire()
+        self._require_alive(fiber)
+        return is_ready is not None and is_ready()
+
+    def _require_alive(self, fiber: Fiber) -> None:
+        if fiber.owner is not None and fiber.owner.is_dead:
+            raise Killed(fiber.owner.name)
+
+    # For the scheduler's thread
+
+    def spawn(self, name: str, target: Callable[[], None], owner: Owner | None) -> Fiber:
+        """A fiber that begins when the scheduler comes to it."""
+        self._made += 1
+        fiber = Fiber(name, self._made, owner, wake_at_ms=self.clock.now_ms())
+        self._fibers.append(fiber)
+        threading.Thread(target=self._body, args=(fiber, target), name=name, daemon=True).start()
+        return fiber
+
+    def run(self, until_ms: int, is_enough: Callable[[], bool] | None = None) -> bool:
+        """Let fibers run up to a time; whether what was waited for has come."""
+        while True:
+            if is_enough is not None and is_enough():
+                return True
+            self._raise_failure()
+            now = self.clock.now_ms()
+            fiber = self._choose(now)
+            if fiber is not None:
+                self._let_run(fiber)
+                continue
+            if now >= until_ms:
+                return False
+            times = [at for each in self._fibers if (at := each.next_ms()) is not None and at > now]
+            self.clock.move_to(min([until_ms, *times]))
+
+    def kill(self, owner: Owner) -> None:
+        """End all fibers of an owner where they stand."""
+        owner.is_dead = True
+        if self.current is None:
+            for fiber in [each for each in self._fibers if each.owner is owner]:
+                self._let_run(fiber)
+
+    def alive(self, owner: Owner) -> bool:
+        return any(fiber.owner is owner for fiber in self._fibers)
+
+    def is_running(self, prefix: str, owner: Owner) -> bool:
+        """Whether a fiber of this owner with such a name is not over."""
+        return any(fiber.owner is owner and fiber.name.startswith(prefix) for fiber in self._fibers)
+
+    def _choose(self, now_ms: int) -> Fiber | None:
+        can_run = [fiber for fiber in self._fibers if fiber.can_run(now_ms)]
+        if not can_run:
+            return None
+        return self.luck.choice(can_run) if self.luck is not None else can_run[0]
+
+    def _let_run(self, fiber: Fiber) -> None:
+        # to the end of the line: none can keep the others from their turn
+        self._fibers.remove(fiber)
+        self._fibers.append(fiber)
+        fiber.baton.release()
+        if not self._main.acquire(timeout=HANG_S):
+            raise Stuck(f"{fiber.name} has been running for {HANG_S:g} s: does a handler wait for something real?")
+        if fiber.is_over:
+            self._fibers.remove(fiber)
+
+    def _raise_failure(self) -> None:
+        if self.failures:
+            name, error = self.failures.pop(0)
+            raise Stuck(f"{name} ended: {error!r}") from error
+
+    def _body(self, fiber: Fiber, target: Callable[[], None]) -> None:
+        fiber.baton.acquire()
+        self._here.fiber = fiber
+        try:
+            self._require_alive(fiber)
+            target()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.failures.append((fiber.name, error))
+        finally:
+            fiber.is_over = True
+            self._main.release()
+
+    # The names of worker.threads
+
+    def monotonic(self) -> float:
+        return self.clock.now_ms() / 1000
+
+    def Event(self) -> FiberEvent:
+        return FiberEvent(self)
+
+    def Condition(self) -> FiberCondition:
+        return FiberCondition(self)
+
+    def SimpleQueue(self) -> FiberQueue[Any]:
+        return FiberQueue(self)
+
+    def Thread(self, target: Callable[[], None], name: str, daemon: bool = True) -> FiberThread:
+        return FiberThread(self, target, name)
+
+    def new_event_loop(self) -> VirtualLoop:
+        return VirtualLoop(self.monotonic, self.park)
+
+
+class FiberEvent:
+    """threading.Event in the simulation's time."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers = fibers
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._is_set or self._fibers.park(timeout, self.is_set)
+
+
+class FiberCondition:
+    """threading.Condition; needs no lock, as nobody else runs."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers = fibers
+        self._turn = 0
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def notify_all(self) -> None:
+        self._turn += 1
+
+    def wait(self, timeout: float | None = None) -> bool:
+        before = self._turn
+        return self._fibers.park(timeout, lambda: self._turn != before)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        return predicate() or self._fibers.park(timeout, predicate)
+
+
+class FiberQueue(Generic[T]):
+    """queue.SimpleQueue."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers = fibers
+        self._items: deque[T] = deque()
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        if not self._items and not (block and self._fibers.park(timeout, lambda: bool(self._items))):
+            raise Empty
+        return self._items.popleft()
+
+    def get_nowait(self) -> T:
+        return self.get(block=False)
+
+
+class FiberThread:
+    """threading.Thread: a fiber of whoever starts it."""
+
+    def __init__(self, fibers: Fibers, target: Callable[[], None], name: str) -> None:
+        self._fibers, self._target, self._name = fibers, target, name
+        self._fiber: Fiber | None = None
+
+    def start(self) -> None:
+        starter = self._fibers.current
+        self._fiber = self._fibers.spawn(self._name, self._target, starter.owner if starter is not None else None)
+
+    def join(self, timeout: float | None = None) -> None:
+        fiber = self._fiber
+        if fiber is not None and not fiber.is_over:
+            self._fibers.park(timeout, lambda: fiber.is_over)
+
+    def is_alive(self) -> bool:
+        return self._fiber is not None and not self._fiber.is_over

