@@ -115,14 +115,18 @@ class Unavailable(BackendError):
     is_retryable = True
 
 
+RETRYABLE_CODES = frozenset({
+    "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN",
+})  # fmt: skip
+
+
 class ServerReplied(BackendError):
     """The server answered with an error; `code` is its first word."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.code = text.split(" ", 1)[0]
-        self.is_retryable = self.code in ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "OOM", "MISCONF",
-                                          "READONLY", "NOREPLICAS", "MOVED", "ASK")  # fmt: skip
+        self.is_retryable = self.code in RETRYABLE_CODES
 
 
 class CapabilityMissing(BackendError):
@@ -153,7 +157,7 @@ class NotSettled(DeliveryError):
 
 
 class MalformedPayload(DeliveryError):
-    """A value that the stream's type does not allow, on its way in or out; names the field and the rule, not the value."""
+    """A value that the stream's type does not allow, on its way in or out; names field and rule, not the value."""
 
     def __init__(self, field: str, rule: str) -> None:
         super().__init__(f"{field}: {rule}" if field else rule)

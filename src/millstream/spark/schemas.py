@@ -142,7 +142,7 @@ def _json_table(schema: Mapping[str, Any]) -> Table:
         try:
             value = json.loads(payload)
         except (ValueError, RecursionError):
-            raise MalformedPayload("data", "is not JSON") from None
+            raise MalformedPayload("data", "must be JSON") from None
         try:
             found: dict[str, Any] = check(value)
         except MalformedPayload as error:
