@@ -116,7 +116,8 @@ class Unavailable(BackendError):
 
 
 RETRYABLE_CODES = frozenset({
-    "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN",
+    "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY",
+    "TRYAGAIN",
 })  # fmt: skip
 
 
