@@ -70,6 +70,10 @@ class Model:
             before = number + 1 if item.verb == "release" else number
             return 0 if given_back and item.number == before else -1
         match item.verb:
+            case "release" | "retry" if item.id in self.gone:
+                del self.held[item.id]
+                self.gone.discard(item.id)
+                self.end("trimmed")
             case "release":
                 self.held[item.id] = (NOBODY, number - 1)
             case "retry":

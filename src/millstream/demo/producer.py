@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from millstream import EntryId, Stream
+from millstream import EntryId, Stream, Unavailable
 from millstream.demo.events import Send, sends
 from millstream.demo.leash import on_leash
 from millstream.demo.orders import STREAM
 
 AT_ONCE = 500
+PATIENCE_S = 120.0  # with a server that does not answer
 REMEMBERED_S = 7 * 86_400.0  # how long the server knows a token: a run may be gone on with tomorrow
 
 
@@ -63,7 +65,15 @@ def produce(url: str, directory: Path, size: int, seed: int) -> None:
 
 
 def _publish(stream: Stream[bytes], page: list[Send]) -> list[str]:
-    return stream.publish_many([send.payload for send in page], dedupe=[send.token for send in page])
+    """Publish a page; a server that does not answer is asked again, and has by then perhaps done it: tokens tell."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return stream.publish_many([send.payload for send in page], dedupe=[send.token for send in page])
+        except Unavailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ from millstream.demo.report import report
 from millstream.demo.state import opened
 from millstream.demo.sums import summary_of, write_json
 from millstream.demo.watch import EVERY_S, Watch
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +46,30 @@ class Demo:
     is_quiet: bool = False
     say: Callable[[str], object] = print
     children: dict[str, Child] = field(default_factory=dict)
+    asked: threading.Event = field(default_factory=threading.Event)  # to stop
 
     def run(self) -> Summary:
         """Run to the end; the summary."""
+        with self._interrupts():
+            return self._opened()
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Note Ctrl-C and heed it between two calls: raised within one to Spark, it would leave that in disorder."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, lambda *_: self.asked.set())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _heed(self) -> None:
+        if self.asked.is_set():
+            raise KeyboardInterrupt
+
+    def _opened(self) -> Summary:
         self.state, is_going_on = opened(self.directory, self.size, self.seed)
         if is_going_on:
             self.say(f"going on with the run in {self.directory}")
@@ -91,6 +114,7 @@ class Demo:
 
         spark = session("millstream demo", log_file=self.directory / "spark.log")
         stack.callback(spark.stop)
+        self._heed()
         return spark
 
     # Working
@@ -98,8 +122,12 @@ class Demo:
     def _work_until_settled(self, running: Any) -> None:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
-            sample = self.watch.look()
             self._check(running)
+            try:
+                sample = self.watch.look()
+            except Unavailable as error:  # a disk that stands still holds up the broker: look again
+                log.warning("the broker does not answer: %s", error)
+                continue
             self._maybe_kill(sample)
             if self._is_sent() and sample.lag == 0 and sample.pending == 0 and self.state.is_killed:
                 return
@@ -110,6 +138,7 @@ class Demo:
         return self.children["producer"].code == 0
 
     def _check(self, running: Any) -> None:
+        self._heed()
         if not running.is_active:
             running.wait(0)  # raises what ended it
             raise MillstreamError("the query has ended by itself")
@@ -156,7 +185,9 @@ class Demo:
     def _finish(self, spark: SparkSession) -> Summary:
         self.watch.phase = "gathering"
         self.watch.look()
+        self._heed()
         twice = gather(spark, self.directory, self.url)
+        self._heed()
         windows(spark, self.directory)
         summary, deliveries = summary_of(self.url, self.directory, self.state, twice, self.watch.seconds)
         write_json(summary, self.directory / "summary.json")

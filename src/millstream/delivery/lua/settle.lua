@@ -87,6 +87,9 @@ while i <= #ARGV do
   elseif verb == 'discard' then
     acked[#acked + 1] = id
     discarded = discarded + 1
+  elseif (verb == 'release' or verb == 'retry') and #redis.call('XRANGE', stream, id, id) == 0 then
+    acked[#acked + 1] = id -- trimmed away meanwhile: there is nothing to give back, and a claim would drop it uncounted
+    trimmed = trimmed + 1
   elseif verb == 'release' then
     let_go(id, deliveries, 'SILENT')
   elseif verb == 'retry' then
