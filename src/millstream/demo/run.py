@@ -59,11 +59,16 @@ class Demo:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, lambda *_: self.asked.set())
+        before = signal.getsignal(signal.SIGINT)
+        self._listen()
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+    def _listen(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda *_: self.asked.set())
 
     def _heed(self) -> None:
         if self.asked.is_set():
@@ -113,6 +118,7 @@ class Demo:
         from millstream.spark import session
 
         spark = session("millstream demo", log_file=self.directory / "spark.log")
+        self._listen()  # again: a Spark context puts a handler of its own in our place, which raises
         stack.callback(spark.stop)
         self._heed()
         return spark
