@@ -17,7 +17,7 @@ TESTERS ?= 3
 MINUTES ?= 10
 KILLS ?= 200
 
-.PHONY: help setup check test run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
+.PHONY: help setup check test test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ check: $(STAMP) ## lint, types, and who imports whom
 test: $(STAMP) oracle ## all tests, on real servers and real Spark
 	@$(BIN)/python -m tests.support.at_hand
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile
+
+test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, a browser on its report
+	$(BIN)/python -m pytest -m long --timeout 1800
 
 run: $(STAMP) ## the first example
 	$(BIN)/python examples/first_broker.py

@@ -36,3 +36,13 @@ def redis7_server() -> Iterator[servers.RealServer]:
     """A real Redis 7; tests that use it destroy its data."""
     with servers.running(redis7.require()) as server:
         yield server
+
+
+# What takes minutes each: killed drivers, the whole demo, a browser on its report. `make test-long` runs them.
+LONG = ("demo/test_run.py", "demo/test_report_in_browser.py", "spark/test_kills.py", "spark/test_group_crash.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.as_posix().endswith(LONG):
+            item.add_marker(pytest.mark.long)

@@ -1,6 +1,7 @@
 """A worker that may die at any moment: `python -m tests.faults.worker_child url lease file`.
 
-It writes a line to the file when a handler begins and one when it ends: what, entry, delivery number, payload, time.
+It writes a line to the file when a handler begins and one when it ends: what, entry, delivery number, payload, how long
+it had been idle when it was taken, by the server.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 
 from millstream.delivery.policy import Backoff
 from millstream.worker.message import Message
@@ -24,7 +24,7 @@ def main(url: str, lease: float, path: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(what: str, order: dict[str, int], message: Message[dict[str, int]]) -> None:
-        line = f"{what} {message.id} {message.delivery.number} {order['n']} {time.monotonic():.4f}\n"
+        line = f"{what} {message.id} {message.delivery.number} {order['n']} {message.delivery.idle_ms}\n"
         os.write(file, line.encode())
 
     @orders.handler(concurrency=16)
