@@ -308,8 +308,10 @@ def test_dying_at_any_exchange_loses_and_doubles_nothing(site: Site, is_after: b
             with contextlib.suppress(Died):
                 query.run()
                 break
-        if len(query.ids) < 60:  # it had not written down its own name: what it had taken comes back after its lease
-            time.sleep(1.1)
+        for _ in range(20):  # it had not written down its own name: what it had taken comes back after its lease
+            if len(query.ids) == 60:
+                break
+            time.sleep(0.6)
             query.run()
         assert sorted(query.ids, key=ids.index) == ids, (at, probe.names[at - 1])
         ended(site, 60)

@@ -426,3 +426,19 @@ def test_discarded_dead_letters_are_gone_and_counted(make_stream: MakeStream) ->
     assert stream.dead.count() == 2
     assert stream.audit().discarded == 1
     assert stream.audit().balanced
+
+
+def test_a_worker_that_releases_over_and_over_never_runs_out_of_room(make_stream: MakeStream) -> None:
+    """A released entry comes back with the same number, perhaps before the release is known to have been heard."""
+    stream, deliveries = make_stream(), []
+
+    @stream.handler
+    def pass_on(data: Any) -> None:
+        deliveries.append(data)
+        if len(deliveries) < 300:
+            raise Release
+
+    stream.publish_many([{"n": n} for n in range(3)])
+    with running(stream):
+        until(lambda: is_idle(stream), 30)
+    assert stream.audit().done == 3

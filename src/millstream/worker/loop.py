@@ -56,6 +56,7 @@ class Running:
     thread: int | None = None  # of a blocking handler
     task: Future[Any] | None = None  # of a coroutine
     is_over: bool = False  # answered, timed out or lost: whatever comes later is passed over
+    is_dropped: bool = False  # settled or lost, and no longer counted as in hand
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def finish(self, *, unless_started: bool = False) -> bool:
@@ -336,9 +337,14 @@ class Worker:
         self._keeper.let_go(running.held)
         delivery = running.held.delivery
         with self._room:
-            if self._running.pop((delivery.id, delivery.number), None) is not None:
-                self._in_hand -= 1
-                self._room.notify_all()
+            if running.is_dropped:
+                return
+            running.is_dropped = True
+            # A released entry keeps its number: it may be here again before we know that its release was heard.
+            if self._running.get((delivery.id, delivery.number)) is running:
+                del self._running[delivery.id, delivery.number]
+            self._in_hand -= 1
+            self._room.notify_all()
 
     # The settler
 
