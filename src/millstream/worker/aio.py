@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
@@ -20,14 +21,10 @@ from millstream.client.backend import Backend
 from millstream.client.connecting import connect
 from millstream.delivery.deadletters import DeadLetters, Filter, Letter, Plan
 from millstream.delivery.entries import Delivery
-from millstream.delivery.policy import Rule
-from millstream.delivery.recorder import NullRecorder, Recorder
-from millstream.delivery.settings import Settings
 from millstream.delivery.settlement import Settlement
+from millstream.worker.base import StreamBase
 from millstream.worker.consuming import Consuming
-from millstream.worker.definition import Definition
-from millstream.worker.handlers import Handler, Middleware
-from millstream.worker.loop import Worker
+from millstream.worker.handlers import Handler
 from millstream.worker.message import Lease
 from millstream.worker.message import Message as BlockingMessage
 from millstream.worker.report import Audit, audit_of
@@ -37,42 +34,15 @@ H = TypeVar("H", bound=Handler)
 InThread = Callable[..., Any]
 
 
-class Stream(Generic[T]):
+class Stream(StreamBase[T]):
     """A stream, a group on it, and the type of what it carries, for asyncio."""
 
-    def __init__(
-        self,
-        name: str,
-        url: str = "memory://",
-        *,
-        group: str = "workers",
-        type: Any = None,
-        settings: Settings | None = None,
-        recorder: Recorder | None = None,
-        on: Mapping[type[BaseException], Rule] | None = None,
-        fields: bool = False,
-        maxlen: int | None = None,
-        **overrides: Any,
-    ) -> None:
-        self._definition = Definition(
-            self, name, url, group, type, settings, overrides, recorder or NullRecorder(), on or {}, fields, maxlen
-        )
-        self._backend: AsyncBackend | None = None
-        self._blocking: Backend | None = None
-        self._opening = asyncio.Lock()
-        self._worker: Worker | None = None
+    _backend: AsyncBackend | None = None
+    _blocking: Backend | None = None
 
-    @property
-    def name(self) -> str:
-        return self._definition.name
-
-    @property
-    def group(self) -> str:
-        return self._definition.group
-
-    @property
-    def settings(self) -> Settings:
-        return self._definition.settings
+    @cached_property
+    def _opening(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
     async def backend(self) -> AsyncBackend:
         """The connection, made when it is first needed."""
@@ -117,11 +87,6 @@ class Stream(Generic[T]):
         """Make a function the handler: a coroutine runs in this loop, a plain function in threads."""
         return self._definition.register(function, concurrency, timeout)
 
-    def middleware(self, function: Middleware) -> Middleware:
-        """Wrap every call of the handler: `function(call_next, message)`, a coroutine if the handler is one."""
-        self._definition.middleware = function
-        return function
-
     async def run(self, *, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; being cancelled stops it too, after what is in hand."""
         loop = asyncio.get_running_loop()
@@ -134,11 +99,6 @@ class Stream(Generic[T]):
                 worker.stop()
                 await work
                 raise
-
-    def stop(self) -> None:
-        """End `run`: what is in hand is finished or released."""
-        if self._worker is not None:
-            self._worker.stop()
 
     async def reset_topology(self) -> None:
         """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""

@@ -14,18 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from millstream.client.backend import Backend
 from millstream.client.connecting import connect
 from millstream.delivery.deadletters import DeadLetters
-from millstream.delivery.policy import Rule
-from millstream.delivery.recorder import NullRecorder, Recorder
-from millstream.delivery.settings import Settings
+from millstream.worker.base import StreamBase
 from millstream.worker.consuming import Consuming
-from millstream.worker.definition import Definition
-from millstream.worker.handlers import Handler, Middleware
-from millstream.worker.loop import Worker
+from millstream.worker.handlers import Handler
 from millstream.worker.message import Message
 from millstream.worker.report import Audit, audit_of
 
@@ -33,42 +29,12 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
 
 
-class Stream(Generic[T]):
+class Stream(StreamBase[T]):
     """A stream, a group on it, and the type of what it carries."""
 
-    def __init__(
-        self,
-        name: str,
-        url: str = "memory://",
-        *,
-        group: str = "workers",
-        type: Any = None,
-        settings: Settings | None = None,
-        recorder: Recorder | None = None,
-        on: Mapping[type[BaseException], Rule] | None = None,
-        fields: bool = False,
-        maxlen: int | None = None,
-        **overrides: Any,
-    ) -> None:
-        self._definition = Definition(
-            self, name, url, group, type, settings, overrides, recorder or NullRecorder(), on or {}, fields, maxlen
-        )
-        self._backend: Backend | None = None
-        self._worker: Worker | None = None
+    _backend: Backend | None = None
 
     # What it is
-
-    @property
-    def name(self) -> str:
-        return self._definition.name
-
-    @property
-    def group(self) -> str:
-        return self._definition.group
-
-    @property
-    def settings(self) -> Settings:
-        return self._definition.settings
 
     @property
     def backend(self) -> Backend:
@@ -114,20 +80,10 @@ class Stream(Generic[T]):
         """Make a function the handler: returning acknowledges, an exception retries; see `delivery.signals`."""
         return self._definition.register(function, concurrency, timeout)
 
-    def middleware(self, function: Middleware) -> Middleware:
-        """Wrap every call of the handler: `function(call_next, message)`."""
-        self._definition.middleware = function
-        return function
-
     def run(self, *, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or `stop()`."""
         self._worker = self._definition.make_worker(lambda: connect(self._definition.url))
         self._worker.run(signals=signals)
-
-    def stop(self) -> None:
-        """End `run` from another thread: what is in hand is finished or released."""
-        if self._worker is not None:
-            self._worker.stop()
 
     def consume(self, *, ahead: int = 1, wait: float | None = None) -> Iterator[Message[T]]:
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
