@@ -18,6 +18,7 @@ from millstream.engine.outcome import Outcome
 from tests.differential.differences import Difference
 from tests.differential.duel import CLOCK_DB, Batch, Duel, EngineSide, Mismatch
 from tests.differential.program import Program, Settings
+from tests.support.logged import one_by_one
 from tests.support.servers import RealServer
 from tests.support.wire import Wire, end_of, parse
 
@@ -77,7 +78,7 @@ class EffectsDuel(Duel):
             if not group.refused:
                 argv = group.steps[-1].argv
                 words = [word for step in group.steps for word in step.argv]
-                our_lines = [line for outcome in made for line in outcome.log]
+                our_lines = [(db, argv) for outcome in made for db, line in outcome.log for argv in one_by_one(line)]
                 our_events = [(e.db, e.name, e.key) for outcome in made for e in outcome.events]
                 at = ran + len(group.steps) - 1
                 compare("the logged lines differ", argv, settled(our_lines, words), settled(lines.pop(0), words), at)

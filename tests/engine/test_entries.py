@@ -121,3 +121,29 @@ def test_a_block_that_becomes_the_last_again_takes_entries() -> None:
 @pytest.mark.parametrize(("keys", "nodes"), [([1], 1), ([1, 2], 4), (list(range(1, 256)), 257)])
 def test_the_radix_tree_over_consecutive_ids_has_the_nodes_the_spec_names(keys: list[int], nodes: int) -> None:
     assert log_of([key << 64 for key in keys], Settings(stream_node_max_entries=1)).trie_nodes() == nodes
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_fields_of_many_entries_are_those_of_each(is_shuffled: bool) -> None:
+    log, settings = EntryLog(), Settings()
+    for seq in range(1, 400):  # ids of one, two and three digits, in sealed blocks and an open one
+        log.append_field(b"7-%d" % seq, order(b"7-%d" % seq), b"f", b"value %d" % seq, settings)
+    ids = [b"7-%d" % seq for seq in range(1, 400) if seq % 7]
+    if is_shuffled:
+        random.Random(3).shuffle(ids)
+    places = [log.find(entry_id) for entry_id in ids]
+    found = log.fragments_of(ids, [place and place[0] for place in places])
+    assert found == [place and place[0].fragment(place[1]) for place in places]
+
+
+@pytest.mark.parametrize("missing", [b"7-5", b"7-150"])
+def test_fields_of_many_entries_are_not_told_if_one_is_gone(missing: bytes) -> None:
+    log, settings = EntryLog(), Settings()
+    for seq in range(1, 160):
+        log.append_field(b"7-%d" % seq, order(b"7-%d" % seq), b"f", b"value %d" % seq, settings)
+    ids = [b"7-4", b"7-5", b"7-6", b"7-150"]
+    blocks = [place and place[0] for place in map(log.find, ids)]
+    assert log.fragments_of(ids, blocks) is not None
+    assert log.fragments_of(ids, [*blocks[:3], None]) is None
+    log.delete(missing)
+    assert log.fragments_of(ids, blocks) is None

@@ -35,6 +35,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from tests.support.logged import one_by_one
+
 Word = str | int | bytes
 LLMAX = 2**63 - 1
 U64_MAX = 2**64 - 1
@@ -365,7 +367,7 @@ class PythonEngine(Engine):
         touched = dict.fromkeys(as_text(key) for _, key in outcome.touched)
         return Did(
             reply=reply,
-            log=[as_logged(list(argv), self.now_ms) for _, argv in outcome.log],
+            log=[as_logged(list(argv), self.now_ms) for _, line in outcome.log for argv in one_by_one(line)],
             events=[f"{as_text(it.name)} {as_text(it.key)}" for it in outcome.events if it.kind in classes],
             touched=[key for key in touched if key in watch],
             dirty=outcome.dirty,

@@ -263,6 +263,36 @@ class EntryLog:
         at = block.place(entry_id)
         return (block, at) if at >= 0 else None
 
+    def fragments_of(self, ids: list[bytes], blocks: list[Block | None]) -> list[bytes] | None:
+        """The encoded fields of these entries, each in its block; None if that cannot be said of one of them."""
+        # Written out: a claim asks for thousands. Mostly they follow each other, so that the next place is tried first.
+        fragments: list[bytes] = []
+        last: Block | None = None
+        own: list[bytes] = []
+        sealed: Sealed | None = None
+        at = -1
+        for entry_id, block in zip(ids, blocks, strict=True):
+            if block is last and at + 1 < len(own) and own[at + 1] is entry_id:
+                at += 1
+            else:
+                if block is None or block.dropped:
+                    return None
+                last, own, sealed = block, block.ids, block.sealed
+                if sealed is not None and sealed.even:
+                    at = bisect_left(own, entry_id)
+                    if at == len(own) or own[at] != entry_id:
+                        return None
+                else:
+                    at = _search(own, entry_id)
+                    if at < 0:
+                        return None
+            if sealed is not None:
+                starts = sealed.starts
+                fragments.append(sealed.blob[starts[at] : starts[at + 1]])
+            else:
+                fragments.append(block.fragments[at])  # type: ignore[union-attr, index]  # neither is None here
+        return fragments
+
     def position(self, key: int) -> tuple[int, int]:
         """The block index and place of the first live entry whose key is at least this one.
 

@@ -10,9 +10,13 @@ def encode_entry(entry_id: bytes, fragment: bytes) -> bytes:
     return b"*2\r\n$%d\r\n%b\r\n%b" % (len(entry_id), entry_id, fragment)
 
 
-def encode_claimed(entry_id: bytes, fragment: bytes, idle_ms: int, count: int) -> bytes:
-    """`[id, [field, value …], idle, delivery count]`, the shape of a CLAIM read."""
-    return b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(entry_id), entry_id, fragment, idle_ms, count)
+def encode_all_claimed(ids: list[bytes], fragments: list[bytes], idle_ms: int, count: int) -> list[bytes]:
+    """Of each `[id, [field, value …], idle, delivery count]`, the shape of a CLAIM read."""
+    tail = b":%d\r\n:%d\r\n" % (idle_ms, count)
+    return [
+        b"*4\r\n$%d\r\n%b\r\n%b%b" % (len(entry_id), entry_id, fragment, tail)
+        for entry_id, fragment in zip(ids, fragments, strict=True)
+    ]
 
 
 def entries_reply(ids: list[bytes], fragments: list[bytes]) -> Encoded:

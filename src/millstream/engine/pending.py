@@ -592,6 +592,28 @@ class PendingList:
                 break
         return ids, blocks, contents
 
+    def live_fragments(
+        self, hold: AnyHold, entries: EntryLog, limit: int
+    ) -> tuple[list[bytes], list[Block | None], list[bytes]]:
+        """As `live_entries`, with the encoded fields themselves."""
+        if type(hold) is Batch and hold.live == len(hold.ids):
+            ids, blocks = hold.ids[:limit], hold.blocks[:limit]
+            fragments = entries.fragments_of(ids, blocks)
+            if fragments is not None:
+                return ids, blocks, fragments
+        ids, blocks, fragments = [], [], []
+        for entry_id, hint in self.live_items(hold):
+            place = entries.find(entry_id, hint)
+            if place is None:
+                continue
+            block, at = place
+            ids.append(entry_id)
+            blocks.append(block)
+            fragments.append(block.fragment(at))
+            if len(ids) == limit:
+                break
+        return ids, blocks, fragments
+
     def in_order(self, start: int, end: int) -> Iterator[tuple[bytes, AnyHold]]:
         """Pending entries by id, from the key start to the key end."""
         by_id = self.by_id
