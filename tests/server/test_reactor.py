@@ -425,7 +425,7 @@ def test_when_no_more_files_can_be_opened_clients_wait_for_room(
 
     full.set()
     reactor.loop.call_soon_threadsafe(replace)
-    assert eventually(lambda: reactor._listening[:] == [stand_in])
+    assert eventually(lambda: list(reactor._listening) == [stand_in])
     with ours.open() as sock:
         sock.sendall(PING)
         assert eventually(lambda: "No more connections" in caplog.text)

@@ -352,7 +352,7 @@ def test_an_interruption_ends_a_script_whatever_it_catches(world: World, monkeyp
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(world.hub.runner, "is_overdue", interrupt)
+            patch.setattr(world.hub.runner, "tick", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(world.peer(), script)
         assert run(world.peer(), "return 1") == b":1\r\n"

@@ -18,7 +18,6 @@ QUICK_UNITS = (
     "unit/protocol", "unit/quit", "unit/dump", "unit/type/incr", "unit/type/increx", "unit/info-command",
 )  # fmt: skip
 
-_BUSY = "a long script holds up everybody and is stopped by itself: nobody answers BUSY meanwhile, nobody can kill it"
 _PAST = "a key that is set with a time that is past never was there, and is not counted as expired"
 _EVICTION = "nothing is evicted: memory that is full is an error"
 _ALLOCATOR = "is about the memory of Redis's allocator or its Lua, which are others here"
@@ -31,17 +30,14 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "Keyspace notifications: evicted events": _EVICTION,
         "/^Subkey notifications": "the fields of a hash are not told of one by one",
     },
-    "unit/multi": {"/script timeout$": _BUSY},
     "unit/scripting": {
         "EVAL does not leak in the Lua stack": _ALLOCATOR,
-        "/^Timedout ": _BUSY,
         "/will not leak memory": _ALLOCATOR,
         "Verify Lua performs GC correctly after script loading": _ALLOCATOR,
         "EVAL - JSON empty array decoding": "scripts and functions share one Lua, and what the first run has set in it",
         "not enough good replicas": "there are no replicas, and min-replicas-to-write is refused",
     },
     "unit/functions": {
-        "/^FUNCTION - test (function|script) kill": _BUSY,
         "/^FUNCTION - async function flush rebuilds": _ALLOCATOR,
     },
     "unit/introspection-2": {

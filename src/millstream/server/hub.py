@@ -143,6 +143,8 @@ class Hub:
         self._is_serving = False
         self._resumable: deque[Session] = deque()
         self._unsent: list[Session] = []
+        self.hear_others: Callable[[], None] | None = None  # what a loop does for others while a script runs
+        self.is_in_script = False  # and is being done
         self._answers: list[tuple[Waiter, Reply]] = []  # of those who wait without a connection
         self._leaving: list[Session] = []
         self._ids = count(1)
@@ -543,8 +545,39 @@ class Hub:
             self.hand_in()
         self.encoded_db = db
 
+    def look_after_others(self, gate: Gate) -> bool:
+        """A script takes long: hear others meanwhile, who get through this gate or its error; whether that can be done.
+
+        What they do must not touch what the script has begun: nothing is logged, handed out or sent but their replies.
+        """
+        if self.hear_others is None or not self.in_turn:
+            return False
+        callers = [session for session in self._unsent if session.is_running]
+        self._unsent = [session for session in self._unsent if not session.is_running]
+        self.gates.append(gate)
+        self.is_in_script = True
+        try:
+            if self._unsent:  # of those who had their turn before the script
+                self.send_output()
+            self.hear_others()
+            for session in self._unsent:
+                session.flush()
+        except Exception:  # it must not become an error of the script
+            logger.exception("Others cannot be heard while a script runs")
+        finally:
+            self.gates.remove(gate)
+            self.is_in_script = False
+            self._unsent = callers
+        return True
+
+    def forget_log(self) -> None:
+        """Do not log what the command that runs has done so far."""
+        self._log.clear()
+
     def finish(self) -> None:
         """Before leaving the lock: commit, let sessions whose wait is over go on, send all output."""
+        if self.is_in_script:
+            return
         if self._log or self._ready or self.is_unsettled:
             self.commit()
         while self._resumable:

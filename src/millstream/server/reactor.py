@@ -51,14 +51,15 @@ class Reactor:
         self.turn = Turn(hub)
         self._epoll = select.epoll()
         self._streams: dict[int, Stream] = {}
-        self._listening: list[socket.socket] = []
+        self._listening: dict[socket.socket, NewProtocol] = {}
+        hub.hear_others = self._hear_others
         loop.add_reader(self._epoll.fileno(), self._turn)
 
     # Accepting
 
     def listen(self, sock: socket.socket, new_protocol: NewProtocol) -> None:
         """Take in whoever connects to a socket that listens."""
-        self._listening.append(sock)
+        self._listening[sock] = new_protocol
         self.loop.add_reader(sock.fileno(), self._accept, sock, new_protocol)
 
     def _accept(self, listening: socket.socket, new_protocol: NewProtocol) -> None:
@@ -97,6 +98,7 @@ class Reactor:
         for stream in list(self._streams.values()):
             stream.abort()
         if not self._epoll.closed:
+            self._hub.hear_others = None
             self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
 
@@ -135,6 +137,17 @@ class Reactor:
                     hub.send_output()
             if len(events) < _BUSY or self._epoll.closed:
                 return
+
+
+    def _hear_others(self) -> None:
+        """Read from whoever sends something in the middle of a turn, but for those with a request that waits in it."""
+        for listening, new_protocol in self._listening.items():
+            self._accept(listening, new_protocol)
+        waiting = self.turn.waiting()
+        for fd, event in self._epoll.poll(0, _MOST):
+            stream = self._streams.get(fd)
+            if stream is not None:
+                stream.handle_aside(event, waiting)
 
 
 class Stream(asyncio.Transport):
@@ -194,6 +207,16 @@ class Stream(asyncio.Transport):
                 self.handle(_IN)  # reading tells what is wrong, after what has arrived
             elif event & ~(_OUT | _IN):
                 self._lose(None)  # it is broken, and nobody reads from it
+
+    def handle_aside(self, event: int, waiting: set[Connection]) -> None:
+        """The socket is ready in the middle of a turn: what it sends is not for the end of that."""
+        if self._protocol in waiting:
+            return
+        self._take = _hand_over
+        try:
+            self.handle(event)
+        finally:
+            self._take = self._reactor.turn.take
 
     def _end(self) -> None:
         self._is_at_end = True
@@ -317,6 +340,10 @@ class Stream(asyncio.Transport):
                 case "sockname":
                     return self._sock.getsockname()
         return default
+
+
+def _hand_over(connection: Connection, data: bytes) -> None:
+    connection.data_received(data)
 
 
 def open_listening(host: str, port: int, backlog: int) -> list[socket.socket]:

@@ -137,6 +137,9 @@ class Session:
                 return
             hub.is_busy = True
             self.bytes_in += len(data)
+            if self.is_running:  # its own script takes long, and it is heard meanwhile
+                self._decoder.feed(data)
+                return
             if not self._run_at_once(data):
                 self.advance()
             hub.finish()

@@ -6,6 +6,7 @@ have expired.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import weakref
@@ -49,6 +50,7 @@ class Timer:
         self._target_ms = due_ms
         self._is_stopped = False
         if self._thread is None:
+            _running.add(self)
             self._thread = threading.Thread(target=_run, args=(self,), name="millstream-timer", daemon=True)
             self._thread.start()
         else:
@@ -59,6 +61,14 @@ class Timer:
         self._is_stopped = True
         self._target_ms = None
         self._moved.notify()
+
+    def end(self) -> None:
+        """Stop, and wait until the thread is over; not under the lock."""
+        with self._moved:
+            self.stop()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_LONGEST_S)
 
     def round(self) -> bool:
         """Do what is due and sleep until more will be; False when the thread may end."""
@@ -100,6 +110,9 @@ class Timer:
             self._target_ms = self._thread = None
 
 
+_running: Final = set["Timer"]()  # those with a thread
+
+
 def _run(timer: Timer) -> None:
     try:
         while timer.round():
@@ -107,3 +120,14 @@ def _run(timer: Timer) -> None:
     except Exception:
         logger.exception("The timer failed")
         timer.give_up()
+    finally:
+        if timer._thread is None:  # else the next one's has begun already
+            _running.discard(timer)
+
+
+@atexit.register
+def _end_all() -> None:
+    """Python stops a thread wherever it stands when a program ends, also where it has just been given the hub's lock:
+    whoever closes a connection after that, as the garbage collection does, would wait for ever."""
+    for timer in list(_running):
+        timer.end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import chain
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -49,12 +50,13 @@ STARTS: Final = {
 class Turn:
     """What arrived in one turn of a loop, under the hub's lock."""
 
-    __slots__ = ("_arrived", "_hub", "_reader")
+    __slots__ = ("_arrived", "_hub", "_reader", "_running")
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._reader = AlikeReader()
         self._arrived: dict[bytes, Arrived] = {}  # what may be shared, by how it begins
+        self._running: dict[bytes, Arrived] = {}  # the same, which is being run
 
     def take(self, connection: Connection, data: bytes) -> None:
         """Keep what can be run together with others; the rest is run now."""
@@ -68,13 +70,22 @@ class Turn:
         else:
             connection.data_received(data)
 
+    def waiting(self) -> set[Connection]:
+        """Those of whom something was kept."""
+        kept = chain(self._arrived.values(), self._running.values())
+        return {connection for alike in kept for connection, _ in alike}
+
     def run(self) -> None:
         """Run what was kept."""
         arrived, self._arrived = self._arrived, {}
+        if not arrived:
+            return
+        self._running = arrived
         for start, alike in arrived.items():
             rest = self._share_or_drop(alike, STARTS[start]) if len(alike) > 1 else alike
             for connection, data in rest:
                 connection.data_received(data)
+        self._running = {}
 
     def _share_or_drop(self, alike: Arrived, count: int) -> Arrived:
         """As `_share`; what fails in a way it must not costs the connections that took part, and nobody else theirs."""

@@ -8,7 +8,7 @@ from typing import Final
 from millstream.engine.args import as_integer, integer
 from millstream.engine.faults import bad_subcommand_use, fault
 from millstream.engine.outcome import OK, Pairs, Reply
-from millstream.server.call import ServerCall, ServerRegistry, ServerRun
+from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import add_help
 from millstream.server.scripting.cache import Script
 
@@ -136,14 +136,18 @@ def debug(call: ServerCall, argv: list[bytes]) -> Reply:
     return OK
 
 
-def _not_busy(call: ServerCall, argv: list[bytes]) -> Reply:
-    """Whatever runs has ended before anybody else is heard (see runner.py)."""
-    raise fault("NOTBUSY No scripts in execution right now.")
+@COMMANDS.serves("script|kill", 2, _KILL, since="2.6.0", summary="Ends a running script.")
+def kill(call: ServerCall, argv: list[bytes]) -> Reply:
+    """SCRIPT KILL"""
+    call.hub.runner.kill(is_function=False)
+    return OK
 
 
-_kill: ServerRun = _not_busy
-COMMANDS.serves("script|kill", 2, _KILL, since="2.6.0", summary="Ends a running script.")(_kill)
-COMMANDS.serves("function|kill", 2, _KILL, since="7.0.0", summary="Ends a running function.")(_kill)
+@COMMANDS.serves("function|kill", 2, _KILL, since="7.0.0", summary="Ends a running function.")
+def kill_function(call: ServerCall, argv: list[bytes]) -> Reply:
+    """FUNCTION KILL"""
+    call.hub.runner.kill(is_function=True)
+    return OK
 
 
 # Functions
@@ -155,6 +159,7 @@ def _call(call: ServerCall, argv: list[bytes], *, is_read_only: bool) -> Reply:
     if argv[1] not in libraries:
         raise fault("ERR Function not found")
     count = _check_count(argv, integer(argv[2], "ERR Bad number of keys provided"))
+    call.hub.runner.function_call = argv
     return libraries.call(call, argv[1], argv[3 : 3 + count], argv[3 + count :], is_read_only=is_read_only)
 
 
@@ -260,7 +265,7 @@ def stats(call: ServerCall, argv: list[bytes]) -> Reply:
     """FUNCTION STATS"""
     libraries = call.hub.libraries
     counts = Pairs([b"libraries_count", len(libraries), b"functions_count", libraries.functions])
-    return Pairs([b"running_script", None, b"engines", Pairs([b"LUA", counts])])
+    return Pairs([b"running_script", call.hub.runner.running(), b"engines", Pairs([b"LUA", counts])])
 
 
 add_help(COMMANDS, "script")

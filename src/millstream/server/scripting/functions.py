@@ -176,7 +176,7 @@ class Libraries:
         flags, protocol = library.functions[name].flags, call.protocol
         return self._runner.run(
             call, name, lambda lua: lua.call(library.number, name, keys, words, protocol), flags=flags,
-            is_read_only=is_read_only,
+            is_read_only=is_read_only, is_function=True,
         )  # fmt: skip
 
     def flags_of(self, function: bytes) -> frozenset[str]:

@@ -53,8 +53,8 @@ class Host(Protocol):
     def allowed(self, argv: list[bytes]) -> bool:
         """Whether the script's user may run this; raises CommandError if it is no command."""
 
-    def is_overdue(self) -> bool:
-        """Whether the script must end."""
+    def tick(self) -> bool | bytes:
+        """Whether the script must end, or why; called again and again while it runs."""
 
     def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
         """The library that is being loaded has this function."""
@@ -185,9 +185,9 @@ class Interpreter:
     def _lift(self) -> None:
         self._set_limit(0)
 
-    def _tick(self) -> bool:
+    def _tick(self) -> bool | bytes:
         self._set_limit(0)
-        return self._host.is_overdue()
+        return self._host.tick()
 
     def _perform(self, *words: Any) -> Any:
         self._set_limit(0)

@@ -4,8 +4,9 @@ The commands of a script run as those of a transaction do: through `Hub.perform`
 the user and the database of the one who called the script. Their log lines and woken waiters are handed out when the
 script has ended, by whoever ran it.
 
-A script that runs for longer than twice `busy-reply-threshold` is stopped if it has written nothing. If it has, it goes
-on: half of what it does must not stay. Until it ends nobody else is served, so there is nothing for SCRIPT KILL to do.
+While a script runs for longer than `busy-reply-threshold`, others are answered BUSY, and may end it with SCRIPT KILL if
+it has written nothing: half of what it does must not stay. Where nobody can be heard meanwhile, because the script runs
+inside a program or came over TLS, and where nobody does anything about it, it is stopped after a while.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from millstream.engine.faults import fault
-from millstream.engine.outcome import Reply, Wait
+from millstream.engine.outcome import Pairs, Reply, Wait
 from millstream.engine.table import Command
 from millstream.errors import CommandError, ScriptError
 from millstream.server.call import ServerCall
@@ -35,7 +36,14 @@ _FORBIDDEN: Final = "ERR This Redis command is not allowed from script"
 _READ_ONLY: Final = "ERR Write commands are not allowed from read-only scripts."
 _ONLY_READING: Final = "ERR Can not execute a script with write flag using *_ro command."
 _REACHING_OUT: Final = frozenset({"publish", "spublish"})  # no writes, and not only reads
-_PATIENCE: Final = 2  # times busy-reply-threshold
+_PATIENCE: Final = 2  # times busy-reply-threshold: how long a script may take that nobody can kill
+_LONGEST_S: Final = 60.0  # how long one may take that somebody can
+_KILLED: Final = b"Script killed by user with SCRIPT KILL..."
+_NOT_BUSY: Final = "NOTBUSY No scripts in execution right now."
+_UNKILLABLE: Final = (
+    "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script "
+    "termination or kill the server in a hard way using the SHUTDOWN NOSAVE command."
+)
 _LOADING_S: Final = 0.5  # what the code of a library may take to register its functions
 
 Register = Callable[[bytes, bytes | None, frozenset[str]], None]
@@ -53,6 +61,8 @@ class Runner:
         self._register: Register | None = None
         self._caller: Session | None = None
         self.allows_everything = False  # DEBUG: also commands that are not for scripts
+        self._is_function = False  # what runs is a function, else a script
+        self.function_call: list[bytes] = []  # the command that runs it
         self._begin(0, is_read_only=True)
 
     def _begin(self, now_ms: int, *, is_read_only: bool, allows_oom: bool = False) -> None:
@@ -61,6 +71,7 @@ class Runner:
         self._allows_oom = allows_oom
         self._has_written = False
         self._is_told = False  # that the script takes long
+        self._end: bytes | None = None  # why it must end
         self._time: Reply = None  # what TIME has answered: time stands still
         self._started_s = monotonic()
 
@@ -96,6 +107,7 @@ class Runner:
         *,
         flags: frozenset[str] | None,
         is_read_only: bool,
+        is_function: bool = False,
     ) -> Reply:
         """Run a program for the caller; its reply. Raises the error it ends with, which tells its name.
 
@@ -107,6 +119,7 @@ class Runner:
             is_read_only = "no-writes" in flags
         session = self._session_for(call.session)
         self._begin(call.now_ms, is_read_only=is_read_only, allows_oom="allow-oom" in (flags or ()))
+        self._is_function = is_function
         try:
             return program(interpreter)
         except ScriptError as error:
@@ -241,18 +254,57 @@ class Runner:
             raise fault(_BAD_ARITY)
         return self._hub.access.denial(session, row, argv) is None
 
-    def is_overdue(self) -> bool:
-        """Whether the script must end: it has taken long, and nothing is lost by stopping it."""
+    def tick(self) -> bool | bytes:
+        """Whether the script must end: it has taken long, and stopping it loses nothing; or why, if it was killed."""
         taken_s = monotonic() - self._started_s
         if self._register is not None:
             return taken_s > _LOADING_S
         threshold_s = self._hub.config.number("busy-reply-threshold") / 1000
-        if not threshold_s or taken_s <= _PATIENCE * threshold_s:
+        if not threshold_s or taken_s <= threshold_s:
+            return False
+        is_heard = self._hub.look_after_others(self.busy)
+        if self._end is not None:
+            return self._end
+        if taken_s <= max(_PATIENCE * threshold_s, _LONGEST_S if is_heard else 0):
             return False
         if self._has_written and not self._is_told:
             self._is_told = True
             logger.warning("A script has taken %.0f s and is not stopped, for it has written", taken_s)
         return not self._has_written
+
+    def busy(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+        """The gate that others meet while a script takes long."""
+        if row.name == "shutdown" and b"NOSAVE" in map(bytes.upper, argv[1:]):
+            self._end = _KILLED
+            self._hub.forget_log()  # of a script that has not ended, nothing stays
+            return None
+        if "allow_busy" in row.flags and row.name != "shutdown":
+            return None
+        return self._busy_error()
+
+    def _busy_error(self) -> CommandError:
+        kill = "FUNCTION KILL" if self._is_function else "SCRIPT KILL"
+        return fault(f"BUSY Redis is busy running a script. You can only call {kill} or SHUTDOWN NOSAVE.")
+
+    def running(self) -> Reply:
+        """What FUNCTION STATS tells of the function that runs; an error if it is a script."""
+        if self._caller is None:
+            return None
+        if not self._is_function:
+            raise self._busy_error()
+        taken_ms = round((monotonic() - self._started_s) * 1000)
+        command = list(self.function_call)
+        return Pairs([b"name", command[1], b"command", command, b"duration_ms", taken_ms])
+
+    def kill(self, *, is_function: bool) -> None:
+        """End the script that runs; CommandError with the reason if it cannot be ended so."""
+        if self._caller is None:
+            raise fault(_NOT_BUSY)
+        if self._has_written:
+            raise fault(_UNKILLABLE)
+        if is_function != self._is_function:
+            raise self._busy_error()
+        self._end = _KILLED
 
     def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
         """The library that is being loaded has this function."""

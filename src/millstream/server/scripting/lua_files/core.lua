@@ -36,7 +36,7 @@ local format, match = string.format, string.match
 
 local OURS = "=[millstream]"
 local PREFIX = "^%[millstream%]:%d+: (.*)$"
-local INTERVAL = 100000 -- instructions between two looks at the clock
+local INTERVAL = 25000 -- instructions between two looks at the clock
 local MAX_LEVEL = 4000 -- finding a frame takes as long as it is deep
 local PAD = "\1pad" -- see bytecode.py
 
@@ -205,16 +205,16 @@ local function watch()
     if not is_running or stopped and getinfo(2, "S").source == OURS then
         return
     end
-    local is_overdue = stopped ~= nil
-    if not is_overdue then
-        is_overdue = host.tick()
+    if not stopped then
+        local verdict = host.tick() -- false, true, or why it must end
         guard()
+        if not verdict then
+            return
+        end
+        stopped = verdict == true and too_long or verdict
     end
-    if is_overdue then
-        stopped = too_long
-        sethook(watch, "l") -- a script that catches this is stopped again at its next line
-        error({err = "ERR " .. stopped})
-    end
+    sethook(watch, "l") -- a script that catches this is stopped again at its next line
+    error({err = "ERR " .. stopped})
 end
 
 -- The error that a script has caught, unless it may not.
