@@ -293,8 +293,8 @@ class Runner:
         if not self._is_function:
             raise self._busy_error()
         taken_ms = round((monotonic() - self._started_s) * 1000)
-        command = list(self.function_call)
-        return Pairs([b"name", command[1], b"command", command, b"duration_ms", taken_ms])
+        command: list[Reply] = [*self.function_call]
+        return Pairs([b"name", self.function_call[1], b"command", command, b"duration_ms", taken_ms])
 
     def kill(self, *, is_function: bool) -> None:
         """End the script that runs; CommandError with the reason if it cannot be ended so."""
