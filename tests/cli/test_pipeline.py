@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millstream import Stream
+from millstream.cli.main import main
 from tests.support import servers
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed")
@@ -97,6 +98,22 @@ def test_a_target_that_is_no_pipeline_is_told_in_a_line(tmp_path: Path, target: 
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--from", "monday"), "--from: 'monday' is no duration"),
+        (("--from", "2h", "--to", "later"), "--to: 'later' is no duration"),
+        (("--to", "1h"), "say --from too"),
+        (("--from", "2h", "--once"), "leave --once out"),
+    ],
+)
+def test_a_span_of_history_that_cannot_be_meant_is_told_before_spark_starts(
+    options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", "run", "nowhere:pipe", *options]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.timeout(600)

@@ -30,7 +30,7 @@ def test_what_redis_has_goes_through_a_file_to_us(redis_server: RealServer, tmp_
         assert state_of(source) == state_of(target)
         assert redis.Redis.from_url(target, db=3).get("elsewhere") == b"v"
         assert main(["import", file, "--url", target]) == 1
-        assert main(["import", file, "--url", target, "--replace"]) == 0
+        assert main(["import", file, "--url", target, "--replace", "--yes"]) == 0
 
 
 def test_what_redis_saved_is_imported(redis_server: RealServer) -> None:
@@ -120,5 +120,5 @@ def test_a_dry_run_tells_and_changes_nothing(
     assert client.dbsize() == 1
     assert main([*words, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["existing"] == ["text"]
-    assert main([*words, "--replace"]) == 0
+    assert main([*words, "--replace", "--yes"]) == 0
     assert "verified" in capsys.readouterr().out

@@ -5,27 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from millstream.cli import places
-from millstream.cli.exits import Failure
-from millstream.delivery.deadletters import Filter, Letter, filter_of
+from millstream.cli import looking, places
+from millstream.cli.exits import Exit, Failure
+from millstream.delivery.deadletters import Filter, Letter, Plan, filter_of
+from millstream.delivery.settlement import Reason as Reasons
 from millstream.worker.stream import Stream
 
 app = typer.Typer(help="Dead letters: what was given up, why, and sending it back.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The stream that they come from.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="retries, rejected, crashed, expired, …")]
+Reason = Annotated[str | None, typer.Option("--reason", help=f"One of {', '.join(Reasons)}.")]
 Error = Annotated[str | None, typer.Option("--error", help="A part of the error.")]
 OfGroup = Annotated[str | None, typer.Option("--group", help="Only what this group gave up.")]
 Since = Annotated[str | None, typer.Option("--since", help="Not older than: 90s, 15m, 1h, 2d.")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="This one; may be repeated.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="At most so many.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="At most so many.", min=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,13 @@ class _Row:
 @app.command("ls", short_help="List them.")
 def list_letters(
     stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
-    limit: Annotated[int, typer.Option("--limit")] = 50, url: places.Url = None, as_json: places.AsJson = False,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 50, url: places.Url = None,
+    as_json: places.AsJson = False,
 ) -> None:  # fmt: skip
     with _stream(stream, url) as opened:
         found = list(opened.dead.list(_filter(reason, error, group, since, None), limit=limit))
+        if not found:
+            _require(opened, stream)
     if as_json:
         places.show(found, (), as_json=True, empty="")
     else:
@@ -60,6 +64,7 @@ def show_letter(
     stream: Name, letter_id: Annotated[str, typer.Argument(help="Its id.")], url: places.Url = None,
     as_json: places.AsJson = False,
 ) -> None:  # fmt: skip
+    looking.require_id(letter_id, "a dead letter")
     with _stream(stream, url) as opened:
         letter = opened.dead.show(letter_id)
     if letter is None:
@@ -74,13 +79,13 @@ def show_letter(
 def redrive_letters(
     stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
     ids: Ids = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="At most so many a second.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="At most so many a second.", min=0.01)] = None,
     limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
     as_json: places.AsJson = False,
 ) -> None:  # fmt: skip
     with _stream(stream, url) as opened:
         chosen = _filter(reason, error, group, since, ids)
-        plan = opened.dead.redrive(chosen, dry_run=True, limit=limit)
+        plan = _planned(opened.dead.redrive(chosen, dry_run=True, limit=limit), opened, stream, dry_run)
         if not dry_run and plan.matched:
             places.confirm(f"Send {plan.matched} dead letters back to {stream!r}?", yes=yes)
             with _progress("redriving", plan.matched, as_json) as advance:
@@ -96,7 +101,8 @@ def discard_letters(
     as_json: places.AsJson = False,
 ) -> None:  # fmt: skip
     with _stream(stream, url) as opened:
-        plan = opened.dead.discard(_filter(reason, error, group, since, ids), dry_run=True, limit=limit)
+        chosen = _filter(reason, error, group, since, ids)
+        plan = _planned(opened.dead.discard(chosen, dry_run=True, limit=limit), opened, stream, dry_run)
         if not dry_run and plan.matched:
             places.confirm(f"Remove {plan.matched} dead letters of {stream!r} for good?", yes=yes)
             with _progress("discarding", plan.matched, as_json) as advance:
@@ -111,6 +117,10 @@ def _stream(name: str, url: str | None) -> Stream[Any]:
 def _filter(
     reason: str | None, error: str | None, group: str | None, since: str | None, ids: list[str] | None
 ) -> Filter:
+    if reason is not None and reason not in list(Reasons):
+        raise Failure(f"--reason: {reason!r} is none of {', '.join(Reasons)}", Exit.USAGE)
+    for each in ids or ():
+        looking.require_id(each, "--id")
     given = {"reason": reason, "error": error, "group": group, "since": since, "ids": ids or None}
     return filter_of(None, {name: value for name, value in given.items() if value is not None})
 
@@ -118,6 +128,19 @@ def _filter(
 def _row(letter: Letter) -> _Row:
     died = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.dead_at_ms / 1000))
     return _Row(letter.id, died, letter.reason, letter.attempts, letter.group, letter.original_id, letter.error[:80])
+
+
+def _planned(plan: Plan, opened: Stream[Any], stream: str, dry_run: bool) -> Plan:
+    """What would be done; of a stream that is there."""
+    if not plan.matched:
+        _require(opened, stream)
+    return replace(plan, is_dry_run=dry_run)
+
+
+def _require(opened: Stream[Any], stream: str) -> None:
+    """Raise if there is neither such a stream nor a dead letter of it."""
+    if not opened.dead.count():
+        looking.existing(opened.backend, stream)
 
 
 def _tell(plan: Any, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from millstream.cli.exits import Exit, Failure
 from millstream.cli.migrate import reaching
+from millstream.cli.places import address, confirm
 from millstream.clock import SystemClock
 from millstream.engine.keyspace import Keyspace
 from millstream.engine.stream import Stream
@@ -32,6 +34,7 @@ HELP: Final = """Write the keys of a server, or of the directory of a broker tha
   millstream export backup.rdb --url redis://localhost:7000 --for redis-7.2
   millstream export backup.rdb --dir ./millstream-data --for valkey
 
+Without --url and --dir the server is that of MILLSTREAM_URL. A file that is there is overwritten only if you say yes.
 --for names who is to load it. Before Redis 8.8, and in Valkey, there are no released entries: they become pending
 entries of a consumer named "released"; idempotency records are left out for those who know none.
 
@@ -40,7 +43,6 @@ directory's files are damaged.
 """
 
 FORMS: Final = {"redis-8.10": 27, "redis-7.2": 21, "redis-7.0": 19, "valkey": 21}
-DEFAULT_URL: Final = "redis://127.0.0.1:6379"
 _DATABASES: Final = 16
 
 
@@ -54,16 +56,18 @@ class Gathered:
     problems: list[str] = field(default_factory=list)
 
 
-def export(file: str, *, url: str | None, directory: str | None, form: str) -> None:
+def export(file: str, *, url: str | None, directory: str | None, form: str, yes: bool, as_json: bool) -> None:
     """Write a file; the end of the process with 1 if keys are missing in it."""
     if form not in FORMS:
         raise Failure(f"--for knows {', '.join(FORMS)}, not {form!r}", Exit.USAGE)
     if url is not None and directory is not None:
         raise Failure("either --url or --dir, not both", Exit.USAGE)
+    if Path(file).exists():
+        confirm(f"{file} is there already: overwrite it?", yes=yes)
     with reaching():
-        gathered = from_server(url or DEFAULT_URL) if directory is None else from_directory(Path(directory))
+        gathered = from_server(address(url)) if directory is None else from_directory(Path(directory))
         size = _write(Path(file), gathered, FORMS[form])
-    _tell(file, size, gathered, FORMS[form])
+    _tell(file, size, gathered, FORMS[form], as_json)
     if gathered.problems:
         raise SystemExit(Exit.FAILED)
 
@@ -160,13 +164,17 @@ def _write(path: Path, gathered: Gathered, stream_type: int) -> int:
     return size
 
 
-def _tell(file: str, size: int, gathered: Gathered, stream_type: int) -> None:
+def _tell(file: str, size: int, gathered: Gathered, stream_type: int, as_json: bool) -> None:
     values = [(key, value) for db in gathered.keyspace for key, value in db.values.items()]
     entries = sum(len(value) for _, value in values if isinstance(value, Stream))
-    print(f"{len(values)} keys, {entries} entries in {file}, {size} bytes")
     if stream_type < 27:
         for key, value in values:
             gathered.warnings += _released(key, value) if isinstance(value, Stream) else []
+    if as_json:
+        facts = {"file": file, "bytes": size, "keys": len(values), "entries": entries, "ok": not gathered.problems}
+        print(json.dumps(facts | {"warnings": gathered.warnings, "problems": gathered.problems}))
+        return
+    print(f"{len(values)} keys, {entries} entries in {file}, {size} bytes")
     for warning in gathered.warnings:
         print(f"warning: {warning}")
     for problem in gathered.problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -53,8 +54,12 @@ def pending(
 
 def tail(stream: str, *, url: str | None, count: int, follow: bool, as_json: bool, from_id: str | None) -> None:
     """The last entries, and with `follow` what comes."""
+    if from_id is not None:
+        require_id(from_id, "--from")
     with places.opened(url) as backend:
         key = stream.encode()
+        if not follow:
+            existing(backend, stream)
         if from_id is None:
             rows = list(reversed(backend.execute("XREVRANGE", key, "+", "-", "COUNT", count)))
         else:
@@ -111,6 +116,12 @@ def unbalanced(found: Audit) -> str:
     return (f"it does not add up: {found.published} published, {found.accounted} accounted for "
             f"({abs(difference)} {'missing' if difference > 0 else 'too many'}); workers of other libraries settle "
             "without counting, and so does XACK by hand")  # fmt: skip
+
+
+def require_id(text: str, what: str) -> None:
+    """Raise unless it is the id of an entry, as a person writes it."""
+    if not re.fullmatch(r"\d+(-\d+)?", text):
+        raise Failure(f"{what}: {text!r} is no id of an entry; it looks like 1767225600000-0", Exit.USAGE)
 
 
 def existing(backend: Backend, stream: str) -> str:

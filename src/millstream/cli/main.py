@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
+from millstream.cli import bench as benches
 from millstream.cli import check as checking
 from millstream.cli import dead as dead_letters
 from millstream.cli import doctor as doctors
@@ -18,7 +20,7 @@ from millstream.cli import top as tops
 from millstream.cli import version as versions
 from millstream.cli import worker as working
 from millstream.cli.exits import Exit, Failure
-from millstream.errors import ConfigError, MillstreamError
+from millstream.errors import ConfigError, MillstreamError, Unavailable
 
 app = typer.Typer(
     name="millstream",
@@ -29,6 +31,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+UNREACHABLE = "is it running? `millstream serve` starts one here; --url or MILLSTREAM_URL names another place"
+
+
+@app.callback()
+def options(
+    is_version: Annotated[
+        bool, typer.Option("--version", help="Say what this is.", callback=versions.asked, is_eager=True)
+    ] = False,
+) -> None:
+    """What stands before the command's name."""
+
 
 _RAW = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -69,32 +83,38 @@ def migrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied.")] = False,
     by_entries: Annotated[bool, typer.Option("--by-entries", help="Copy no stream as a whole.")] = False,
     state: Annotated[str | None, typer.Option("--state", help="Where to note what is done.")] = None,
+    yes: places.Yes = False,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> None:
     wishes = migrating.Wishes(
-        match=match, db=db, replace=replace, dry_run=dry_run, by_entries=by_entries, state=state, as_json=as_json
-    )
+        match=match, db=db, replace=replace, dry_run=dry_run, by_entries=by_entries, state=state, yes=yes,
+        as_json=as_json,
+    )  # fmt: skip
     migrating.migrate(source, target, wishes)
 
 
 @app.command(help=exporting.HELP, short_help="Write a server's keys into an RDB file.")
 def export(
     file: Annotated[str, typer.Argument(help="The file to write.")],
-    url: Annotated[str | None, typer.Option("--url", help=f"A server ({exporting.DEFAULT_URL}).")] = None,
+    url: places.Url = None,
     directory: Annotated[str | None, typer.Option("--dir", help="The directory of a stopped broker.")] = None,
     form: Annotated[str, typer.Option("--for", help=f"Who loads it: {', '.join(exporting.FORMS)}.")] = "redis-8.10",
+    yes: places.Yes = False,
+    as_json: places.AsJson = False,
 ) -> None:
-    exporting.export(file, url=url, directory=directory, form=form)
+    exporting.export(file, url=url, directory=directory, form=form, yes=yes, as_json=as_json)
 
 
 @app.command("import", help=importing.HELP, short_help="Put the keys of an RDB file into a server.")
 def import_file(
     file: Annotated[str, typer.Argument(help="The file to read.")],
-    url: Annotated[str | None, typer.Option("--url", help=f"The server ({exporting.DEFAULT_URL}).")] = None,
+    url: places.Url = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite keys that are there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
+    dry_run: places.DryRun = False,
+    yes: places.Yes = False,
+    as_json: places.AsJson = False,
 ) -> None:
-    importing.import_file(file, url=url, replace=replace, as_json=as_json)
+    importing.import_file(file, url=url, replace=replace, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 app.add_typer(dead_letters.app, name="dead")
@@ -122,7 +142,7 @@ def publish(
 @app.command(help="The last entries of a stream, and with --follow what comes.")
 def tail(
     stream: Annotated[str, typer.Argument(help="The stream.")],
-    count: Annotated[int, typer.Option("--count", "-n", help="How many.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.", min=1)] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     from_id: Annotated[str | None, typer.Option("--from", help="Begin with this id instead.")] = None,
     url: places.Url = None,
@@ -153,8 +173,8 @@ def groups(
 def pending(
     stream: Annotated[str, typer.Argument(help="The stream.")],
     group: places.Group = "workers",
-    limit: Annotated[int, typer.Option("--limit", help="At most so many.")] = 50,
-    idle: Annotated[float, typer.Option("--idle", help="Only those idle for so many seconds.")] = 0.0,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 50,
+    idle: Annotated[float, typer.Option("--idle", help="Only those idle for so many seconds.", min=0)] = 0.0,
     consumer: Annotated[str | None, typer.Option("--consumer", help="Only this one's.")] = None,
     url: places.Url = None,
     as_json: places.AsJson = False,
@@ -191,12 +211,22 @@ def doctor(
 @app.command(help="A live view of streams and groups, until Ctrl-C.")
 def top(
     pattern: Annotated[str, typer.Argument(help="Only streams like this.")] = "*",
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.")] = 1.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Look so often, then end.")] = None,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.01)] = 1.0,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Look so often, then end.", min=1)] = None,
     url: places.Url = None,
     as_json: places.AsJson = False,
 ) -> None:
     tops.top(pattern, url=url, every_s=every, rounds=rounds, as_json=as_json)
+
+
+@app.command(help=benches.HELP, short_help="How fast a place is, by what workers do.")
+def bench(
+    entries: Annotated[int, typer.Option("--entries", help="How many entries each part has.", min=100)] = 20_000,
+    size: Annotated[int, typer.Option("--size", help="Bytes of a payload.", min=1)] = 100,
+    url: places.Url = None,
+    as_json: places.AsJson = False,
+) -> None:
+    benches.bench(entries, size, url=url, as_json=as_json)
 
 
 @app.command(help="Say what this is: versions of Millstream, of the Redis it follows, of Python.")
@@ -214,10 +244,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _tell(str(failure), failure.code)
     except ConfigError as error:
         return _tell(str(error), Exit.USAGE)
+    except Unavailable as error:
+        return _tell(f"{error}\n{UNREACHABLE}", Exit.FAILED)
     except MillstreamError as error:
         return _tell(str(error), Exit.FAILED)
     except KeyboardInterrupt:
         return 130  # as shells say it
+    except BrokenPipeError:  # `millstream tail … | head`: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
     return Exit.OK
 
 

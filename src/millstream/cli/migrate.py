@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from millstream.cli.exits import Exit, Failure
+from millstream.cli.places import confirm
 from millstream.migration import Move, Options, Place, Report
 from millstream.migration.copying import name_of
 from millstream.migration.place import shown
@@ -34,6 +35,8 @@ target that knows no XNACK gets released entries as pending entries of a consume
 Streams that are copied entry by entry (long ones, or when no payload is understood) lose pending entries whose entry is
 gone; they are counted. When a consumer was last seen is lost then, too.
 
+--replace asks before keys are overwritten (--yes does not); --dry-run only says what would be done.
+
 What is done is noted in a file: a move that was broken off goes on when it is started again in the same way. The
 source may be written to meanwhile: what came later is picked up in a second pass. Stop whoever reads in groups before
 that, because nothing tells of acknowledgements. At the end both sides are read and compared.
@@ -52,22 +55,34 @@ class Wishes:
     dry_run: bool = False
     by_entries: bool = False
     state: str | None = None
+    yes: bool = False
     as_json: bool = False
 
 
 def migrate(source: str, target: str, wishes: Wishes) -> None:
     """Move keys, tell what came of it, and end with 1 if something is missing."""
     about = {"source": shown(source), "target": shown(target), "db": wishes.db, "match": wishes.match}
-    with reaching(), Bar(Console(stderr=True)) as bar:
-        options = Options(match=wishes.match, replace=wishes.replace, by_entries=wishes.by_entries)
-        notes = Notes(_state_path(wishes.state, about), about)
+    options = Options(match=wishes.match, replace=wishes.replace, by_entries=wishes.by_entries)
+    notes = Notes(_state_path(wishes.state, about), about)
+    with reaching():
         places = Place.connect(source, wishes.db), Place.connect(target, wishes.db)
-        move = Move(*places, options, notes=notes, watcher=bar)
-        report = _going_on(move, notes) if not wishes.dry_run else move.look()
+        if wishes.replace and not (wishes.dry_run or wishes.yes):
+            _ask(Move(*places, options, notes=notes))
+        with Bar(Console(stderr=True)) as bar:
+            move = Move(*places, options, notes=notes, watcher=bar)
+            report = _going_on(move, notes) if not wishes.dry_run else move.look()
     if wishes.dry_run:
-        _show_plan(report, wishes)
+        show_plan(report, replace=wishes.replace, as_json=wishes.as_json)
     else:
         show(report, as_json=wishes.as_json)
+
+
+def _ask(move: Move) -> None:
+    """Ask before keys are overwritten, if there are any."""
+    existing = move.look().existing
+    if existing:
+        names = ", ".join(map(name_of, existing[:5])) + (", …" if len(existing) > 5 else "")
+        confirm(f"Overwrite {len(existing)} keys on the target ({names})?", yes=False)
 
 
 def _state_path(named: str | None, about: dict[str, Any]) -> Path:
@@ -150,13 +165,14 @@ def _kinds(report: Report) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in report.found.by_kind.items()) or "none"
 
 
-def _show_plan(report: Report, wishes: Wishes) -> None:
-    if wishes.as_json:
+def show_plan(report: Report, *, replace: bool, as_json: bool) -> None:
+    """Print what would be copied."""
+    if as_json:
         print(json.dumps(facts(report)))
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"{len(report.found.kinds)} keys ({_kinds(report)}), {report.found.entries} entries"))
-    fate = "would be replaced" if wishes.replace else "are in the way (--replace overwrites them)"
+    fate = "would be replaced" if replace else "are in the way (--replace overwrites them)"
     if report.existing:
         console.print(Text(f"{len(report.existing)} keys are on the target already and {fate}"))
     console.print(Text("nothing was changed"))

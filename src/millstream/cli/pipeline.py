@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ import typer
 
 from millstream.cli import places
 from millstream.cli.exits import Exit, Failure
+from millstream.delivery.deadletters import seconds_of
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,22 +61,48 @@ def run(
     """Run a pipeline, or with `start` back-fill."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    require_spark()
+    history = span(start, end, once=once)
     pipeline = load(target)
     address = url or os.environ.get("MILLSTREAM_URL")
     from pyspark.errors import PySparkException
 
     try:
-        if start is None:
+        if history is None:
             pipeline.run(once=once, url=address, master=master)
         else:
-            done = pipeline.backfill(moment(start), moment(end), url=address, master=master)
+            done = pipeline.backfill(*history, url=address, master=master)
             places.show_one(asdict(done), as_json=as_json)
     except PySparkException as error:
         raise Failure(reason_of(str(error))) from error
 
 
-def moment(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
+def require_spark() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError('this needs Spark: pip install "millstream[spark]" brings it, and a Java if there is none')
+
+
+def span(start: str | None, end: str, *, once: bool) -> tuple[str | int, str | int] | None:
+    """The history to fill in; None: run on. Whatever cannot be meant is told before Spark starts."""
+    if start is None:
+        if end != "now":
+            raise Failure("--to: is for a back-fill, say --from too", Exit.USAGE)
+        return None
+    if once:
+        raise Failure("--from and --once: a back-fill ends by itself, leave --once out", Exit.USAGE)
+    return moment(start, "--from"), moment(end, "--to")
+
+
+def moment(text: str, option: str) -> str | int:
+    """Milliseconds, `now`, or so long ago."""
+    if text.isdecimal():
+        return int(text)
+    if text != "now":
+        try:
+            seconds_of(text)
+        except ConfigError as error:
+            raise Failure(f"{option}: {error}; or milliseconds since 1970, or now", Exit.USAGE) from error
+    return text
 
 
 def reason_of(text: str) -> str:
@@ -139,6 +167,7 @@ def init(directory: Path) -> None:
 
 def audit(pattern: str, *, url: str | None, group: str | None, master: str | None, as_json: bool) -> None:
     """Every group of every stream that matches, as a Spark job; exit code 1 if one does not add up."""
+    require_spark()
     from millstream.delivery import overview
     from millstream.spark import session
 

@@ -82,6 +82,8 @@ def _value(text: str, place: str) -> Any:
 
 def _fields(values: list[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
+    if not values:
+        raise Failure("--fields: give at least one NAME=VALUE", Exit.USAGE)
     for text in values:
         name, mark, value = text.partition("=")
         if not mark or not name:

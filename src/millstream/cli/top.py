@@ -19,9 +19,8 @@ from millstream.delivery import overview
 from millstream.delivery.entries import pairs
 from millstream.delivery.keys import Keys
 
-COLUMNS = (
-    "stream", "group", "in/s", "done/s", "lag", "pending", "released", "waiting", "dead", "consumers", "last sign"
-)  # fmt: skip
+# As short as they can be said: a terminal of 80 columns has room for them and for names.
+COLUMNS = ("stream", "group", "in/s", "done/s", "lag", "pending", "released", "waiting", "dead", "workers", "seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Line:
     """One group of one stream at one moment."""
 
     stream: str
-    group: str
+    group: str  # empty: the stream has none
     added: int
     done: int
     in_rate: float | None  # entries a second since the last look
@@ -53,7 +52,13 @@ def top(pattern: str, *, url: str | None, every_s: float, rounds: int | None, as
                 lines, before, last = _next(backend, pattern, before, last)
                 print(json.dumps({"round": number, "lines": [asdict(line) for line in lines]}), flush=True)
             return
-        with Live(console=Console(), auto_refresh=False, screen=rounds is None) as live:
+        console = Console()
+        if not console.is_terminal:
+            for _ in _rounds(rounds, every_s):
+                lines, before, last = _next(backend, pattern, before, last)
+                console.print(_table(lines, backend.url))
+            return
+        with Live(console=console, auto_refresh=False, screen=rounds is None) as live:
             for _ in _rounds(rounds, every_s):
                 lines, before, last = _next(backend, pattern, before, last)
                 live.update(_table(lines, backend.url), refresh=True)
@@ -88,7 +93,12 @@ def _lines(
     if state is None:
         return
     counters = _counters(backend, name)
-    for group in overview.group_states(backend, name):
+    groups = overview.group_states(backend, name)
+    if not groups:
+        known, added = before.get((name, "")), state.added or 0
+        rate = _rate(added, known.added if known else None, passed_s)
+        yield Line(name, "", added, 0, rate, None, None, 0, 0, 0, state.dead, 0, None)
+    for group in groups:
         consumers = [
             each for each in overview.consumer_states(backend, name, group.name) if not each.name.startswith("~")
         ]
@@ -112,12 +122,14 @@ def _counters(backend: Backend, name: str) -> dict[str, int]:
 
 
 def _table(lines: list[Line], url: str) -> Table:
-    table = Table(title=f"millstream top · {url} · {time.strftime('%H:%M:%S')}", box=None, pad_edge=False)
+    table = Table(title=f"millstream top · {url} · {time.strftime('%H:%M:%S')}", box=None, pad_edge=False,
+                  padding=(0, 1, 0, 0))  # fmt: skip
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("stream", "group") else "right")
+        is_name = column in ("stream", "group")
+        table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name)
     for line in lines:
         sign = "-" if line.last_sign_s is None else f"{line.last_sign_s:.0f} s"
         numbers = (line.in_rate, line.done_rate, line.lag, line.pending, line.released, line.waiting, line.dead,
                    line.consumers)  # fmt: skip
-        table.add_row(line.stream, line.group, *("-" if each is None else f"{each:,}" for each in numbers), sign)
+        table.add_row(line.stream, line.group or "-", *("-" if each is None else f"{each:,}" for each in numbers), sign)
     return table

@@ -1,4 +1,4 @@
-"""`millstream version`."""
+"""`millstream version`, and `--version`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import platform
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+
+import typer
 
 import millstream
 from millstream.server.version import REDIS_VERSION
@@ -32,6 +34,14 @@ def version(*, as_json: bool) -> None:
     print(f"millstream {found['millstream']} (speaks as Redis {found['redis_version']})")
     print(f"{found['python']} on {found['platform']}")
     print(f"uvloop {found['uvloop'] or 'not installed'}, lupa {found['lupa'] or 'not installed'}")
+
+
+def asked(is_asked: bool) -> None:
+    """`millstream --version`: the first line, and the end."""
+    if is_asked:
+        found = facts()
+        print(f"millstream {found['millstream']} (speaks as Redis {found['redis_version']})")
+        raise typer.Exit
 
 
 def _installed(name: str) -> str | None:

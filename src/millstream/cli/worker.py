@@ -100,7 +100,10 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]]) -> list[tuple[An
 
 
 def _serve_metrics(streams: Sequence[Stream[Any] | AsyncStream[Any]], port: int) -> None:
-    from prometheus_client import CollectorRegistry, start_http_server
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError as error:
+        raise ConfigError('--metrics: pip install "millstream[metrics]"') from error
 
     from millstream.worker.metrics import PrometheusRecorder
 
@@ -108,4 +111,7 @@ def _serve_metrics(streams: Sequence[Stream[Any] | AsyncStream[Any]], port: int)
     recorder = PrometheusRecorder(registry)
     for stream in streams:
         stream._definition.recorder = recorder
-    start_http_server(port, addr="127.0.0.1", registry=registry)
+    try:
+        start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as error:
+        raise ConfigError(f"--metrics: port {port} cannot be used: {error.strerror}") from error
