@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -196,3 +199,13 @@ def test_it_tells_which_server_has_a_key(place: Site, open_backend: Open) -> Non
     assert sum(backend.each_node("DBSIZE")) == 1
     backend.reset_topology()
     assert backend.execute("GET", "k") == b"v"
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_a_program_that_closes_nothing_ends_all_the_same(scheme: str, tmp_path: Path) -> None:
+    """Its broker's thread may be stopped with a lock in its hand: three of four such programs hung at their end."""
+    url = "memory://" if scheme == "memory" else f"file://{tmp_path / 'kept'}"
+    program = f"from millstream import Stream\norders = Stream('orders', {url!r})\norders.publish(1)\nprint('end')"
+    for _ in range(2):
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+        assert ended.stdout == "end\n"

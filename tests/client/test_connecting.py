@@ -10,7 +10,7 @@ import pytest
 
 from millstream.broker import Broker
 from millstream.client.calls import Script, as_is
-from millstream.errors import BackendError, CapabilityMissing, ServerReplied, Unavailable
+from millstream.errors import CapabilityMissing, ConfigError, ServerReplied, Unavailable
 from tests.client.conftest import Open
 from tests.support import servers
 from tests.support.certificates import Certificates, make_certificates
@@ -115,7 +115,7 @@ def test_a_sentinel_that_does_not_know_the_name_is_unavailable(open_backend: Ope
 
 
 def test_a_server_that_is_no_cluster_is_refused_as_one(open_backend: Open, valkey_server: RealServer) -> None:
-    with pytest.raises(BackendError):
+    with pytest.raises(ConfigError, match="is no cluster; use redis://"):
         open_backend(f"redis+cluster://127.0.0.1:{valkey_server.port}", timeout_s=2)
 
 
@@ -125,7 +125,7 @@ def test_a_cluster_with_a_password(open_backend: Open, valkey_cluster: Cluster) 
     address = valkey_cluster.url.partition("//")[2]
     backend = open_backend(f"redis+cluster://worker:{PASSWORD}@{address}")
     assert backend.execute("SET", "k", "v") == b"OK"
-    with pytest.raises(BackendError) as caught:
+    with pytest.raises(ServerReplied, match="WRONGPASS") as caught:
         open_backend(f"redis+cluster://worker:{PASSWORD}-wrong@{address}")
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 

@@ -326,7 +326,7 @@ def _comes_back(desk: Desk, started: float) -> None:
     came, gap_ms = poll(desk, 2, started)
     desk.site.leave()
     assert {n: number for n, (number, _) in came.items()} == {0: 2, 9: 1}
-    latest_ms = max(250, reopened_ms) + 100 + gap_ms
+    latest_ms = max(250, reopened_ms) + 400 + gap_ms  # a busy machine: what it must not be is early
     assert all(230 <= at_ms <= latest_ms for _, at_ms in came.values()), (came, latest_ms)
 
 

@@ -33,6 +33,7 @@ from tests.support.places import Site
 
 EVERYWHERE: Final = ("memory", "file", "broker", "valkey", "redis", "redis7", "cluster")
 ONE_SERVER: Final = EVERYWHERE[:-1]
+MATRIX: Final = ("memory", "file", "broker", "valkey", "redis7", "cluster")  # where every scenario must hold
 FEW: Final = ("memory", "valkey", "redis")  # each way that steps take: all commands and scripts, scripts only, both
 OLD_MS: Final = 3_600_000
 WAIT_S: Final = 10.0
@@ -44,6 +45,7 @@ def at(*names: str) -> pytest.MarkDecorator:
 
 
 everywhere = at(*EVERYWHERE)
+matrix = at(*MATRIX)
 few = at(*FEW)
 
 

@@ -26,7 +26,7 @@ from millstream.delivery.settings import RecoveryConfig, Settings
 from millstream.errors import ConfigError, ServerReplied
 from millstream.worker.listener import id_of_event, pattern_of
 from millstream.worker.stream import Stream
-from tests.scenarios.fleet import WAIT_S, Fleet, Tally, at, everywhere, few, finish, running, until
+from tests.scenarios.fleet import WAIT_S, Fleet, Tally, at, everywhere, finish, running, until
 from tests.support import ours
 from tests.support.places import Site
 
@@ -122,7 +122,7 @@ def test_a_06_the_expiry_of_a_lock_is_heard_and_names_its_entry(place: Site) -> 
         until(lambda: heard == [[b"1526919030474-55"]])
 
 
-@at("memory", "broker", "valkey", "redis", "redis7", "cluster")
+@everywhere
 def test_a_07_two_of_ten_consumers_die_and_the_others_finish_two_thousand(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     consumers = [fleet.consumer() for _ in range(8)]
@@ -250,7 +250,7 @@ program.run()
 """
 
 
-@few
+@everywhere
 def test_a_11_the_log_says_that_nothing_was_left_behind(place: Site, caplog: pytest.LogCaptureFixture) -> None:
     fleet = Fleet(place)
     with caplog.at_level(logging.INFO, logger="millstream"):
@@ -331,7 +331,7 @@ def test_a_14_any_recovery_settings_are_refused_by_name_or_make_settings(given_o
 NAMES = {*Settings.__dataclass_fields__, *RecoveryConfig.__dataclass_fields__}
 
 
-@few
+@everywhere
 @pytest.mark.parametrize("tries", [0, 2])
 def test_a_14_a_reader_gives_up_after_the_tries_that_it_was_given(
     place: Site, tries: int, caplog: pytest.LogCaptureFixture

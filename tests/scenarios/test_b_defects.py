@@ -20,7 +20,7 @@ from millstream.errors import ConfigError, LeaseLost, NotSettled, Unavailable
 from millstream.worker.listener import merge_flags
 from millstream.worker.metrics import PrometheusRecorder
 from millstream.worker.stream import Stream
-from tests.scenarios.fleet import Fleet, Tally, at, everywhere, few, finish, running, until
+from tests.scenarios.fleet import ONE_SERVER, Fleet, Tally, at, everywhere, finish, running, until
 from tests.support import servers
 from tests.support.places import Site
 
@@ -31,7 +31,7 @@ def flags(fleet: Fleet) -> str:
     return str(fleet.execute("CONFIG", "GET", "notify-keyspace-events")[1].decode())
 
 
-@at("memory", "broker", "valkey", "redis", "redis7")
+@at(*ONE_SERVER)
 def test_b_01_a_second_worker_starts_where_the_first_has_switched_events_on(place: Site) -> None:
     fleet, tallies = Fleet(place, more={"listener": True}), [Tally(), Tally()]
     place.configure("notify-keyspace-events", "")
@@ -42,7 +42,7 @@ def test_b_01_a_second_worker_starts_where_the_first_has_switched_events_on(plac
         until(lambda: sum(tally["keyspace_notification"] for tally in tallies) == 2)
 
 
-@at("memory", "broker", "valkey", "redis", "redis7")
+@at(*ONE_SERVER)
 @pytest.mark.parametrize(
     ("before", "after"), [("", "Kx"), ("Ex", "KEx"), ("Eg$", "KEg$x"), ("KA", "KA"), ("KEA", "KEA"), ("Kx", "Kx")]
 )
@@ -53,7 +53,7 @@ def test_b_01_flags_are_added_to_the_servers_and_replace_none(place: Site, befor
     assert set(flags(fleet)) == set(after)
 
 
-@few
+@everywhere
 def test_b_02_the_walk_at_the_start_ends_however_many_are_alive(place: Site) -> None:
     fleet, tally = Fleet(place, more={"startup_batch": 10}), Tally()
     fleet.abandon(500, "slow", locked=True)
@@ -84,7 +84,7 @@ def test_b_03_a_malformed_entry_becomes_a_dead_letter_and_the_reader_lives(place
     assert fleet.dead()[0][b"data"] == b"\xff"
 
 
-@few
+@everywhere
 def test_b_04_a_lock_that_somebody_else_holds_does_not_end_the_batch(place: Site) -> None:
     fleet = Fleet(place)
     ids = fleet.publish(5)
@@ -118,7 +118,7 @@ def test_b_05_a_shutdown_acknowledges_nothing_that_is_unfinished(place: Site) ->
     assert {consumer.retry_count(delivery) for delivery in again} == {0}, "a shutdown is no failure"
 
 
-@few
+@everywhere
 def test_b_06_ending_a_delivery_is_one_step_and_its_error_is_told(place: Site) -> None:
     fleet = Fleet(place)
     fleet.execute("SET", "{orders}:dlq", "not a stream")
@@ -137,7 +137,7 @@ def test_b_06_ending_a_delivery_is_one_step_and_its_error_is_told(place: Site) -
     assert fleet.execute("EXISTS", fleet.lock(entry_id)) == 0
 
 
-@few
+@everywhere
 def test_b_06_what_somebody_else_has_requeued_and_ended_is_not_reported_as_done(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     slow, other = fleet.consumer(tally), fleet.consumer()
@@ -152,7 +152,7 @@ def test_b_06_what_somebody_else_has_requeued_and_ended_is_not_reported_as_done(
     assert (tally["lease_lost"], tally["settled:ack"], tally["lock_release:failed"]) == (1, 0, 1)
 
 
-@few
+@everywhere
 def test_b_06_a_message_that_was_requeued_meanwhile_says_so(place: Site) -> None:
     fleet = Fleet(place)
     fleet.publish(1)
@@ -187,7 +187,7 @@ def test_b_08_events_of_the_database_in_use_are_heard(place: Site) -> None:
     elsewhere.site.leave()
 
 
-@few
+@everywhere
 def test_b_09_lease_and_heartbeat_are_settings(place: Site) -> None:
     fleet = Fleet(place, config=RecoveryConfig(min_idle_time=60), more={"lease": 45.0, "heartbeat": 15.0})
     consumer = fleet.consumer()
@@ -222,7 +222,7 @@ def test_b_10_an_expiry_event_is_no_proof_of_death(place: Site) -> None:
     assert tally["keyspace_requeued"] == tally["scan_skipped_alive"] == 0
 
 
-@few
+@everywhere
 def test_b_11_leases_begin_when_entries_are_read_and_not_when_they_are_taken(place: Site) -> None:
     fleet = Fleet(place, config=SHORT)
     ids = fleet.publish(4)
@@ -261,7 +261,7 @@ def test_b_12_whoever_recovers_an_entry_gets_all_of_it(place: Site) -> None:
     assert got == [({"n": "1", "info": "ü"}, {"trace": "abc"}, 1)]
 
 
-@few
+@everywhere
 def test_b_13_what_is_dropped_from_the_queue_of_events_the_next_scan_finds(
     place: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +289,7 @@ def test_b_13_what_is_dropped_from_the_queue_of_events_the_next_scan_finds(
     assert tally["keyspace_requeued"] + tally["scan_requeued"] == 20
 
 
-@few
+@everywhere
 def test_b_13_events_that_waited_too_long_are_dropped_and_counted(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     consumer = fleet.consumer(tally)
@@ -299,7 +299,7 @@ def test_b_13_events_that_waited_too_long_are_dropped_and_counted(place: Site) -
     assert tally["duplicate_ack"] == 0
 
 
-@few
+@everywhere
 def test_b_13_events_at_a_time_when_the_clock_cannot_be_believed_are_left_to_the_scan(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     consumer = fleet.consumer(tally)
@@ -311,7 +311,7 @@ def test_b_13_events_at_a_time_when_the_clock_cannot_be_believed_are_left_to_the
     assert list(fleet.pending()) == [entry_id]
 
 
-@few
+@everywhere
 def test_b_14_locks_are_not_counted_as_recoveries_and_threads_may_count_at_once(place: Site) -> None:
     fleet, registry = Fleet(place), CollectorRegistry()
     recorder = PrometheusRecorder(registry)
@@ -339,7 +339,7 @@ def test_b_14_starts_and_ends_of_many_threads_are_kept_apart() -> None:
     assert registry.get_sample_value(name, {"stream": "s", "group": "g"}) == 2000
 
 
-@few
+@everywhere
 def test_b_15_recovered_entries_have_a_start_too(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     fleet.abandon(3)
@@ -349,7 +349,7 @@ def test_b_15_recovered_entries_have_a_start_too(place: Site) -> None:
     assert tally["scan_requeued"] == 3
 
 
-@at("memory", "broker", "valkey", "redis", "redis7")
+@at(*ONE_SERVER)
 def test_b_16_a_server_set_up_for_keyevents_only_gets_the_flag_that_is_needed(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     place.configure("notify-keyspace-events", "Ex")
@@ -360,7 +360,7 @@ def test_b_16_a_server_set_up_for_keyevents_only_gets_the_flag_that_is_needed(pl
         until(lambda: tally["keyspace_requeued"] == 1)
 
 
-@few
+@everywhere
 def test_b_17_a_stop_does_not_wait_for_a_heartbeat(place: Site) -> None:
     fleet = Fleet(place, more={"listener": True, "block": 30.0})
     handled: list[str] = []

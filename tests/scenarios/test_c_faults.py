@@ -32,7 +32,7 @@ SHORT = RecoveryConfig(min_idle_time=1.5, reconciliation_interval=0.2)
 # 4.1: between XACK and XADD
 
 
-@at("memory", "broker", "valkey", "redis", "redis7", "cluster")
+@everywhere
 def test_c_requeueing_on_a_full_server_leaves_the_entry_pending_until_there_is_room(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     ids = fleet.abandon(3)

@@ -24,7 +24,7 @@ from millstream.errors import Unavailable
 from millstream.worker.listener import id_of_event
 from millstream.worker.metrics import PrometheusRecorder
 from millstream.worker.stream import Stream
-from tests.scenarios.fleet import EVERYWHERE, Fleet, Tally, at, everywhere, few, finish, running, until
+from tests.scenarios.fleet import EVERYWHERE, ONE_SERVER, Fleet, Tally, at, everywhere, few, finish, running, until
 from tests.support.places import Site
 
 SHORT = RecoveryConfig(min_idle_time=1.0, reconciliation_interval=0.2)
@@ -127,7 +127,7 @@ def test_c_05_the_counter_goes_1_2_3_and_the_fourth_death_makes_a_dead_letter(pl
     assert (tally["scan_requeued"], tally["dlq"], tally["dead:retries"]) == (3, 1, 1)
 
 
-@few
+@everywhere
 def test_c_05_a_handler_that_fails_four_times_goes_the_same_way(place: Site) -> None:
     fleet, tally = Fleet(place, config=RecoveryConfig(min_idle_time=5.0)), Tally()
     seen: list[tuple[int, int]] = []
@@ -161,7 +161,7 @@ def test_c_06_the_original_id_stays_the_first_one_over_three_requeues(place: Sit
     assert seen == [first] * 3
 
 
-@few
+@everywhere
 def test_c_07_the_prefix_of_the_fields_is_a_setting(place: Site) -> None:
     fleet = Fleet(place, config=RecoveryConfig(field_prefix="x-"))
     (first,) = fleet.abandon(1)
@@ -196,7 +196,7 @@ def test_c_09_dead_letters_go_to_the_usual_stream_or_the_one_of_ones_choice(
     assert fleet.entries() == []
 
 
-@few
+@at(*ONE_SERVER)
 def test_c_09_a_dead_letter_stream_without_a_tag_works_where_there_is_no_cluster(place: Site) -> None:
     fleet = Fleet(place, config=RecoveryConfig(max_retries=0, dlq_stream="graveyard"))
     fleet.abandon(1)
@@ -241,7 +241,7 @@ def test_c_12_the_interval_between_scans_is_kept_and_has_jitter() -> None:
     assert len(set(drawn)) > 500
 
 
-@few
+@everywhere
 def test_c_12_a_scan_comes_when_its_time_has_come_and_not_before(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     now = [1_000_000]
@@ -260,7 +260,7 @@ def test_c_12_a_scan_comes_when_its_time_has_come_and_not_before(place: Site) ->
     assert [fields[b"_original_id"] for _, fields in fleet.entries()] == ids
 
 
-@few
+@everywhere
 def test_c_13_a_call_looks_at_as_many_as_the_batch_and_the_scan_goes_on_to_the_end(place: Site) -> None:
     fleet, tally = Fleet(place, config=RecoveryConfig(batch_size=10)), Tally()
     consumer, backend = recording(fleet, tally)
@@ -276,7 +276,7 @@ def test_c_13_a_call_looks_at_as_many_as_the_batch_and_the_scan_goes_on_to_the_e
     assert tally["scan_requeued"] == 35
 
 
-@few
+@everywhere
 def test_c_13_living_entries_at_the_head_do_not_hide_dead_ones_behind_them(place: Site) -> None:
     fleet, tally = Fleet(place, config=RecoveryConfig(batch_size=10)), Tally()
     fleet.abandon(50, "slow", locked=True)
@@ -285,7 +285,7 @@ def test_c_13_living_entries_at_the_head_do_not_hide_dead_ones_behind_them(place
     assert (tally["scan_requeued"], tally["scan_skipped_alive"]) == (10, 50)
 
 
-@few
+@everywhere
 def test_c_14_the_idle_time_is_kept_to_within_a_heartbeat(place: Site) -> None:
     fleet, tally = Fleet(place, config=RecoveryConfig(min_idle_time=1.5, reconciliation_interval=0.02)), Tally()
     consumer = fleet.consumer(tally)
@@ -388,7 +388,7 @@ def test_c_23_the_seven_metrics_move_as_the_rfc_says(place: Site) -> None:
     assert value("pel_depth") == 2
 
 
-@few
+@everywhere
 def test_c_24_an_error_in_a_scan_leaves_the_loop_alive(place: Site, caplog: pytest.LogCaptureFixture) -> None:
     fleet, tally = Fleet(place, config=RecoveryConfig(reconciliation_interval=0.001)), Tally()
     consumer, backend = recording(fleet, tally)
@@ -402,7 +402,7 @@ def test_c_24_an_error_in_a_scan_leaves_the_loop_alive(place: Site, caplog: pyte
     assert tally["scan_duration"] == 2
 
 
-@at("valkey", "redis")
+@at("broker", "valkey", "redis", "redis7")
 def test_c_24_a_worker_goes_on_after_its_server_was_away(place: Site) -> None:
     fleet, tally = Fleet(place, config=SHORT), Tally()
     handled: list[str] = []
@@ -415,7 +415,7 @@ def test_c_24_a_worker_goes_on_after_its_server_was_away(place: Site) -> None:
         until(lambda: tally["scan_duration"] > before)
 
 
-@few
+@everywhere
 def test_c_25_twenty_scanners_and_ten_stuck_entries_make_ten_requeues(place: Site) -> None:
     fleet, tally = Fleet(place), Tally()
     ids = fleet.abandon(10)

@@ -131,7 +131,7 @@ def test_d27_a_killed_primary_of_a_real_cluster_is_survived(valkey_cluster: Clus
     try:
         started = time.monotonic()
         while orders.audit().done == 0 and time.monotonic() - started < 20:
-            time.sleep(0.02)  # a worker that cannot connect at its start says so and ends
+            time.sleep(0.02)
         valkey_cluster.kill_primary(0)
         valkey_cluster.wait_for_primary(0)
         deadline = time.monotonic() + 40

@@ -15,8 +15,7 @@ from millstream.errors import BackendError
 from tests.scenarios.d_support import make_consumer
 from tests.support.places import Site
 
-# those of Valkey and Redis have a setting for it; ours has it behind a socket, where it is a server
-FULL = ("broker", "valkey", "redis", "redis7", "cluster")
+FULL = ("memory", "file", "broker", "valkey", "redis", "redis7", "cluster")
 REJECT = DeadLetter(Reason.REJECTED, "no")
 
 

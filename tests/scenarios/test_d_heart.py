@@ -22,7 +22,10 @@ ROOT = Path(__file__).parent.parent.parent
 SECONDS = 10  # ten leases
 
 
-@pytest.fixture(params=["valkey", "redis"])
+LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("broker", "redis7", "cluster")]
+
+
+@pytest.fixture(params=["valkey", "redis", *LATER])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     from tests.support.places import visit
 

@@ -87,7 +87,7 @@ def test_d5_the_dead_are_found_behind_the_living(place: Site) -> None:
     assert len(found) == 10
 
 
-@pytest.mark.parametrize("place", ["memory", "broker", "valkey", "redis", "redis7", "cluster"], indirect=True)
+@pytest.mark.parametrize("place", ["memory", "file", "broker", "valkey", "redis", "redis7", "cluster"], indirect=True)
 def test_d6_ten_thousand_orphans_take_few_calls(place: Site) -> None:
     """Time is bench/recovery.py's; here: calls, on every kind of server."""
     backend = place.connect(timeout_s=60)

@@ -22,7 +22,7 @@ from millstream.client.calls import Call, Word, as_is
 from millstream.client.capabilities import Capabilities, detect
 from millstream.client.connecting import make_clients
 from millstream.client.urls import Place, hide_password
-from millstream.errors import ServerReplied, Unavailable
+from millstream.errors import ConfigError, ServerReplied, Unavailable
 
 T = TypeVar("T")
 PROBE_KEY = b"millstream:no-such-key"
@@ -173,6 +173,11 @@ def pause_s(attempt: int) -> float:
 
 def translated(error: Exception, url: str) -> Exception:
     """redis-py's exception in our words. Its classes strip some code words from the text: they are put back."""
+    if isinstance(error, RedisClusterException):
+        if isinstance(error.__cause__, redis.AuthenticationError):  # no node lets us in: not the same as none is there
+            error = error.__cause__
+        elif "Cluster mode is not enabled" in str(error):
+            return ConfigError(f"{url}: the server there is no cluster; use redis:// or rediss://")
     text = str(error)
     code = getattr(error, "status_code", None)  # where redis-py tells it; else by its class
     if code is None:

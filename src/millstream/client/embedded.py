@@ -7,6 +7,7 @@ put there by `share_broker`, which tests do to give it a clock of their own.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,16 @@ class Held:
 
 _lock = threading.Lock()
 _held: dict[str, Held] = {}
+
+
+@atexit.register
+def close_all() -> None:
+    """Close what a program left open at its end: what it has written is on the disk then."""
+    with _lock:
+        left = list(_held.values())
+        _held.clear()
+    for held in left:
+        held.broker.close()
 
 
 def hold_broker(place: Place) -> Held:

@@ -69,6 +69,14 @@ def parse_url(url: str) -> Place:
     )
 
 
+def is_same_server(one: str, other: str) -> bool:
+    """Whether two URLs lead to the same streams, whoever we say that we are. Names of hosts are taken as they stand."""
+    a, b = parse_url(one), parse_url(other)
+    if a.scheme != b.scheme or a.path.strip("/") != b.path.strip("/") or a.options.get("db") != b.options.get("db"):
+        return False
+    return bool(set(a.hosts) & set(b.hosts)) or (a.hosts == b.hosts)
+
+
 def _host(text: str, default_port: int, url: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if not text.endswith("]") and ":" in text else (text, "", "")
     if port and not (port.isdigit() and 0 < int(port) < 65536):

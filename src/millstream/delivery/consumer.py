@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -35,6 +35,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 SCAN_EVERY_MS = 500  # on servers without CLAIM: how soon something released or due is found by a consumer that waits
+PEEK_EVERY_MS = 100  # there too, while others have entries: how soon their retries are heard of
 SETTLE_AT_ONCE = 500  # items a call; more only make other clients wait longer
 RENEW_AT_ONCE = 500
 OURS = frozenset({b"retry_count", b"original_id", b"redriven", b"redrive_group", b"expires_at"})  # behind the prefix
@@ -97,6 +98,11 @@ class Consumer:
     _next_reap_ms: int = 0
     _next_depth_ms: int = 0
     _is_sure_of_clock: bool = False
+    _is_busy_elsewhere: bool = False  # somebody else has entries, by the last scan
+    _handed: dict[int, Delivery] = field(default_factory=dict)  # to handlers and not settled yet, by object
+    _reread_at_ms: list[int] = field(default_factory=list)  # when to look for what lost replies delivered
+    _takes: int = 0  # of `take_due`, which another thread may call
+    _takes_now: int = 0
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -165,8 +171,10 @@ class Consumer:
         Those that must not be handled (delivered too often, expired, meant for another group) are settled here.
         """
         try:
-            found = self._fetch(credit, round(block_s * 1000))
+            found = self._reread(credit) or self._fetch(credit, round(block_s * 1000))
         except ServerReplied as error:
+            if error.code == "UNBLOCKED":  # Redis 7.0: the stream went away while we waited; the next read says more
+                return []
             if error.code != "NOGROUP":
                 self._is_sure_of_clock = False
                 raise
@@ -176,10 +184,38 @@ class Consumer:
             return []
         except BackendError:
             self._is_sure_of_clock = False  # another server may answer next time
+            self._expect_lost()
             raise
         if found:
             self._note_found(found)
         return self._handled(found)
+
+    def _expect_lost(self) -> None:
+        """A reply may be lost that delivered something: look for it at the next fetch, and once more.
+
+        Once more because the server may come to the read that we gave up on only after it has answered us again.
+        """
+        now = self.watch_ms()
+        self._reread_at_ms = [now, now + self.steps.lease_ms // 3]
+
+    def _reread(self, credit: int) -> list[Delivery]:
+        """What was delivered to us and never reached us. It is handed out as it was delivered: no attempt more."""
+        if not self._reread_at_ms or self.watch_ms() < self._reread_at_ms[0] or self._takes_now:
+            return []
+        takes = self._takes
+        known = {(delivery.id, delivery.number) for delivery in list(self._handed.values())}
+        found = self.backend.run(self.steps.reread(self.name, credit, known))
+        if takes != self._takes:
+            return []  # somebody took entries meanwhile, which we cannot tell from lost ones: look again
+        if len(found) < credit:
+            del self._reread_at_ms[0]
+        if found:
+            logger.warning("%d entries of %r had been delivered by a reply that was lost", len(found), self.stream)
+        return found
+
+    def let_go(self, delivery: Delivery) -> None:
+        """Nobody here works on it any more."""
+        self._handed.pop(id(delivery), None)
 
     def _note_found(self, found: list[Delivery]) -> None:
         if self.has_locks:
@@ -212,7 +248,19 @@ class Consumer:
                 return found
         # never longer than until the next look: nothing else tells us of what is released or falls due
         block_ms = min(block_ms, max(1, self._next_scan_ms - self.watch_ms()))
-        return self.backend.run(self.steps.read(self.name, credit, block_ms or None))
+        if self._is_busy_elsewhere:
+            block_ms = min(block_ms, PEEK_EVERY_MS)
+        found = self.backend.run(self.steps.read(self.name, credit, block_ms or None))
+        if not found and self._is_busy_elsewhere and self.watch_ms() < self._next_scan_ms:
+            self._peek()
+        return found
+
+    def _peek(self) -> None:
+        """Look when the next retry is due: another worker may have made it since our last scan, and ended."""
+        due_ms, now = self.backend.run(self.steps.next_retry()), self.watch_ms()
+        expected = self.watch.expected_ms(now)
+        if due_ms is not None and expected is not None:
+            self._next_scan_ms = min(self._next_scan_ms, now + max(0, due_ms - expected))
 
     def _scan(self, credit: int, now: int, is_paused: bool) -> list[Delivery]:
         self._next_scan_ms = now + SCAN_EVERY_MS
@@ -222,9 +270,10 @@ class Consumer:
             self.name, credit, min_idle_ms=self.steps.lease_ms, cursor=self._cursor, tombstones=self.keeps_dead,
             expected_ms=self.watch.expected_ms(now), tolerance_ms=self.watch.tolerance_ms,
         )  # fmt: skip
-        found = self.backend.run(call)
+        found = self.backend.run(replace(call, can_resend=False))  # sent again it would not name what it took before
         self._look_at_clock(found.server_ms)
         self._cursor = found.cursor
+        self._is_busy_elsewhere = found.is_busy
         self._note_trimmed(found.trimmed)
         if len(found.deliveries) >= credit:
             self._next_scan_ms = 0  # there may be more: at once
@@ -237,10 +286,18 @@ class Consumer:
         if self.rfc is not None:  # a copy that waits: into the stream with it, where the reader finds it
             self._promote(self.watch_ms())
             return []
-        found = self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms()))
-        if found:
-            self._note_found(found)
-        return self._handled(found)
+        self._takes += 1
+        self._takes_now += 1
+        try:
+            found = self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms()))
+            if found:
+                self._note_found(found)
+            return self._handled(found)
+        except Unavailable:
+            self._expect_lost()
+            raise
+        finally:
+            self._takes_now -= 1
 
     def attempt(self, delivery: Delivery) -> int:
         """Which try this is, from 1: by the server's counter, and the RFC's field where copies are made."""
@@ -273,7 +330,11 @@ class Consumer:
             self.settle([(delivery, verdict) for delivery, verdict in verdicts if verdict is not None])
         except BackendError as error:  # they come again; the others are ours and must not be forgotten with them
             logger.warning("entries of %r that are not for handlers could not be settled now: %s", self.stream, error)
-        return [delivery for delivery, verdict in verdicts if verdict is None]
+            self._expect_lost()
+        handed = [delivery for delivery, verdict in verdicts if verdict is None]
+        for delivery in handed:
+            self._handed[id(delivery)] = delivery
+        return handed
 
     def _verdict(self, delivery: Delivery) -> Settlement | None:
         fields = delivery.by_name
@@ -315,19 +376,27 @@ class Consumer:
 
         `is_repeat`: an earlier call with some of these ended without an answer, and may have settled them.
         """
-        results: list[Settled] = []
-        for first in range(0, len(settlements), SETTLE_AT_ONCE):
-            page = settlements[first : first + SETTLE_AT_ONCE]
-            items = [self._item(delivery, settlement) for delivery, settlement in page]
-            codes = self._send(self.steps.settle(self.name, items, has_locks=self.has_locks), is_repeat)
-            results += [
-                Settled(delivery, settlement, code) for (delivery, settlement), code in zip(page, codes, strict=True)
-            ]
+        codes: dict[int, int | str] = {}
+        for page in pages_of(settlements):
+            items = [self._item(*settlements[index]) for index in page]
+            codes |= zip(page, self._codes(items, is_repeat), strict=True)
+        results = [Settled(*settlements[index], codes[index]) for index in range(len(settlements))]
         for result in results:
             self._record(result)
+            if result.error is None:
+                self.let_go(result.delivery)
             if isinstance(result.settlement, Later) and self.rfc is None:
                 self._next_scan_ms = min(self._next_scan_ms, self.watch_ms() + round(result.settlement.delay_s * 1000))
         return results
+
+    def _codes(self, items: list[Settle], is_repeat: bool) -> list[int | str]:
+        """The codes of one page."""
+        try:
+            return self._send(self.steps.settle(self.name, items, has_locks=self.has_locks), is_repeat)
+        except ServerReplied as error:
+            if error.is_retryable or not items[0].publish:
+                raise
+            return [str(error)] * len(items)  # as where a user may not touch those streams: these entries' own error
 
     def _send(self, call: Call[list[int | str]], is_repeat: bool) -> list[int | str]:
         """The codes of a settlement. "No longer pending" means two things: if the call was sent again it may be its own
@@ -345,8 +414,8 @@ class Consumer:
 
     def _item(self, delivery: Delivery, settlement: Settlement) -> Settle:
         match settlement:
-            case Ack():
-                return Settle(delivery.id, delivery.number)
+            case Ack(publish=publish):
+                return Settle(delivery.id, delivery.number, "publish" if publish else "ack", publish=publish)
             case Release():
                 if self.rfc is not None:  # its readers take new entries only: what is nobody's would wait for a scan
                     return Settle(delivery.id, delivery.number, "copy", (self.retry_count(delivery),))
@@ -383,6 +452,9 @@ class Consumer:
         elif result.code == 1:
             self.recorder.settled(type(result.settlement).__name__.lower())
             self.recorder.lock_release(True)
+            if isinstance(result.settlement, Ack):
+                for publication in result.settlement.publish:
+                    publication.recorder.published()
             if isinstance(result.settlement, DeadLetter):
                 if self.keeps_dead:
                     self.recorder.dead(str(result.settlement.reason))
@@ -417,7 +489,7 @@ class Consumer:
         return max(0.0, (next_ms - self.watch_ms()) / 1000)
 
     def _note_depths(self) -> None:
-        account = self.backend.run(self.steps.audit())
+        account = self.backend.run(self.steps.audit(is_exact=False))
         self.recorder.pel_depth(account.pending)
         self.recorder.delayed_depth(account.delayed)
         self.recorder.lag(account.undelivered)
@@ -458,6 +530,25 @@ class Consumer:
     def _look_at_clock(self, server_ms: int) -> None:
         if self.watch.look(server_ms, self.watch_ms()):
             logger.warning("the server's clock has jumped: nothing is taken over for %d ms", self.watch.pause_ms)
+
+
+def pages_of(settlements: Sequence[tuple[Delivery, Settlement]]) -> Iterator[list[int]]:
+    """Which of them go into one call, by their places. Those that publish are apart from the others: what keeps the
+    server from touching another stream must not keep it from settling this one."""
+    publishing = {index: len(each.publish) for index, (_, each) in enumerate(settlements)
+                  if isinstance(each, Ack) and each.publish}  # fmt: skip
+    plain = [index for index in range(len(settlements)) if index not in publishing]
+    for first in range(0, len(plain), SETTLE_AT_ONCE):
+        yield plain[first : first + SETTLE_AT_ONCE]
+    page, weight = list[int](), 0
+    for index, count in publishing.items():
+        if page and weight + count > SETTLE_AT_ONCE:
+            yield page
+            page, weight = [], 0
+        page.append(index)
+        weight += count
+    if page:
+        yield page
 
 
 def keys_of(stream: bytes, settings: Settings) -> Keys:

@@ -6,8 +6,8 @@ the field and the rule. All durations are seconds. Settings come from code, from
 
 `RecoveryConfig` holds the names and defaults of the RFC and becomes Settings that share a group with its workers.
 The options of the RFC's library are here under these names: LBSIdleTime min_idle, LBSRecoveryCount startup_batch,
-KspChanSize listener_queue, KspChanTimeout listener_timeout, OutputChanSize output_queue, RetryConfig reconnect and
-reconnect_tries; ForceConfigOverride is not needed, since flags are added to the server's and never replace them.
+KspChanSize listener_queue, KspChanTimeout listener_timeout, RetryConfig reconnect and reconnect_tries; OutputChanSize
+is `consume(ahead=)`; ForceConfigOverride is not needed, since flags are added to the server's and never replace them.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Settings:
     group_start: str = "0"  # where a new group begins: "0" all there is, "$" what comes, or an id
     block: float = 5.0  # seconds that a read waits at most
     reconnect: Backoff = field(default_factory=lambda: Backoff(first=0.1, cap=30.0))  # between tries to read
-    reconnect_tries: int | None = None  # failed reads in a row before the worker gives up; None: never
-    output_queue: int = 500  # entries read ahead of whoever iterates
+    reconnect_tries: int | None = None  # failures in a row before a worker gives up; None: never
+    connect_wait: float | None = None  # seconds that a start waits for a server that is not there; None: for ever
 
     # Entries
     field_prefix: str = "_"  # starts the names of fields that we add: _retry_count, _original_id
@@ -117,6 +117,8 @@ class Settings:
         rules.holds("heartbeat", beat, 0 < beat <= third, f"must be above 0 and at most lease / 3 ({third:g})")
         rules.holds("min_idle", idle, idle >= self.lease, f"must not be below the lease ({self.lease:g})")
         rules.holds("shutdown_grace", grace, grace >= 0, "must be 0 seconds or more")
+        start = self.connect_wait
+        rules.holds("connect_wait", start, start is None or start >= 0, "must be 0 seconds or more")
         rules.holds("listener_timeout", patience, patience >= 60, "must be 60 seconds or more")
 
     def _check_words(self) -> None:
@@ -235,10 +237,10 @@ class RecoveryConfig:
 
 _SECONDS: Final = (
     "lease", "heartbeat", "reconcile_every", "min_idle", "reap_idle", "listener_timeout", "block", "dedupe_window",
-    "shutdown_grace",
+    "shutdown_grace", "connect_wait",
 )  # fmt: skip
 _COUNTS: Final = {
-    "max_retries": 0, "reconnect_tries": 0, "batch": 1, "startup_batch": 1, "listener_queue": 1, "output_queue": 1,
+    "max_retries": 0, "reconnect_tries": 0, "batch": 1, "startup_batch": 1, "listener_queue": 1,
 }  # fmt: skip
-_MAY_BE_NONE: Final = ("heartbeat", "min_idle", "reconnect_tries")
+_MAY_BE_NONE: Final = ("heartbeat", "min_idle", "reconnect_tries", "connect_wait")
 _WORDS: Final = {"redeliver": get_args(Redeliver), "recovery": get_args(Recovery), "retain": get_args(Retain)}

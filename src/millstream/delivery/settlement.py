@@ -5,7 +5,10 @@ from __future__ import annotations
 import traceback as tracebacks
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from millstream.delivery.steps import Publication
 
 ERROR_SIZE: Final = 1_000  # characters of an error that a dead letter keeps
 TRACEBACK_SIZE: Final = 8_000  # of a traceback, from its end: the frame that failed stands last
@@ -28,7 +31,9 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Done."""
+    """Done; what was published with it is appended in the same step."""
+
+    publish: tuple[Publication, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ scripts are in `lua/`, with their arguments and answers at the head of each; thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from millstream.client.calls import Call, Script, Word, load_script
 from millstream.client.capabilities import Capabilities
 from millstream.delivery.entries import Delivery, pairs
 from millstream.delivery.keys import Keys
+from millstream.delivery.recorder import NullRecorder, Recorder
 
 RELEASED = b"~released"  # consumers that are nobody; see lua/shared.lua
 DELAYED = b"~delayed"
@@ -24,6 +25,34 @@ def script(name: str) -> Script:
 
 
 @dataclass(frozen=True, slots=True)
+class NewEntry:
+    """An entry to publish."""
+
+    fields: Sequence[tuple[bytes, bytes]]
+    delay_ms: int = 0
+    dedupe: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """An entry for a stream that is appended in the step which acknowledges another one."""
+
+    keys: Keys  # of the stream it goes to
+    entry: NewEntry
+    maxlen: int | None = None
+    dedupe_ms: int = 3_600_000
+    recorder: Recorder = field(default_factory=NullRecorder, compare=False)  # of that stream
+
+    def words(self, place: Callable[[bytes], int]) -> list[Word]:
+        """As settle.lua reads it; `place` gives a key's place in KEYS."""
+        entry = self.entry
+        token = 0 if entry.dedupe is None else place(self.keys.dedupe(entry.dedupe))
+        return [place(self.keys.stream), place(self.keys.delayed), token, self.dedupe_ms, entry.delay_ms,
+                "" if self.maxlen is None else self.maxlen, 2 * len(entry.fields),
+                *(word for pair in entry.fields for word in pair)]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """What is to become of one delivery: a verb of settle.lua and its arguments."""
 
@@ -31,11 +60,13 @@ class Settle:
     number: int | None  # the delivery number it must still have; None: any
     verb: str = "ack"
     words: tuple[Word, ...] = ()
+    publish: tuple[Publication, ...] = ()  # of the verb `publish`
 
-    @property
-    def argv(self) -> tuple[Word, ...]:
-        counted = (len(self.words),) if self.verb == "reject" else ()
-        return (self.id, "" if self.number is None else self.number, self.verb, *counted, *self.words)
+    def argv(self, place: Callable[[bytes], int]) -> tuple[Word, ...]:
+        """The item as settle.lua reads it."""
+        words = [*self.words, *(word for each in self.publish for word in each.words(place))]
+        counted = (len(words),) if self.verb in ("reject", "publish") else ()
+        return (self.id, "" if self.number is None else self.number, self.verb, *counted, *words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +78,7 @@ class Recovered:
     next_due_ms: int | None  # until another one is due, as far as is known
     trimmed: list[bytes]  # were pending, and their entries are gone
     server_ms: int  # the server's time
+    is_busy: bool = False  # others who live have entries, any of which may become a retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +105,6 @@ class Requeued:
 
     server_ms: int
     codes: list[int | str]  # see lua/requeue.lua; none if the server's clock was not the expected one
-
-
-@dataclass(frozen=True, slots=True)
-class NewEntry:
-    """An entry to publish."""
-
-    fields: Sequence[tuple[bytes, bytes]]
-    delay_ms: int = 0
-    dedupe: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +163,7 @@ class Steps:
     ]:
         """New entries; with `min_idle_ms`, on a server that can, before them what is due for recovery.
 
-        Not to be sent twice: a lost reply has delivered entries that nobody holds. They come back when their lease is
-        over.
+        Not to be sent twice: a lost reply has delivered entries that nobody holds. `reread` finds them.
         """
         argv: list[Word] = ["XREADGROUP", "GROUP", self.group, consumer, "COUNT", count]
         if block_ms is not None:
@@ -151,14 +173,32 @@ class Steps:
         argv += ["STREAMS", self.keys.stream, ">"]
         return Call(tuple(argv), self.keys.stream, parse_read, can_resend=False, block_ms=block_ms)
 
+    def reread(self, consumer: bytes, count: int, known: Iterable[tuple[bytes, int]]) -> Call[list[Delivery]]:
+        """What the consumer has pending and does not know of, because the reply was lost; counts no delivery."""
+        words: list[Word] = [self.group, consumer, count]
+        for entry_id, number in known:
+            words += (entry_id, number)
+        return script("reread").call(
+            [self.keys.stream], words, lambda rows: [Delivery(row[0], pairs(row[1]), int(row[2])) for row in rows]
+        )
+
     def settle(self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False) -> Call[list[int | str]]:
         """End deliveries; a code each: 1 settled, 0 no longer pending, -1 somebody else's, or the server's error."""
         keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta, self.keys.delayed]
         if has_locks:
             keys += [self.keys.lock(item.id) for item in items]
-        words: list[Word] = [self.group, consumer, self.flags, self.prefix, self.lease_ms]
+        flags = self.flags + ("l" if has_locks else "")
+        words: list[Word] = [self.group, consumer, flags, self.prefix, self.lease_ms]
+        places: dict[bytes, int] = {}
+
+        def place(key: bytes) -> int:
+            if key not in places:
+                keys.append(key)
+                places[key] = len(keys)
+            return places[key]
+
         for item in items:
-            words += item.argv
+            words += item.argv(place)
         return script("settle").call(keys, words, parse_codes)
 
     def renew(self, consumer: bytes, held: Sequence[tuple[bytes, int | None]], lock_ms: int = 0) -> Call[Renewed]:
@@ -177,7 +217,7 @@ class Steps:
     ) -> Call[Recovered]:  # fmt: skip
         """Take over up to `credit` entries that nobody works on, and clear away ghosts.
 
-        Sent twice, it takes what the first one took only when that is due again: a lost reply costs a lease, no entry.
+        Sent twice, it takes what the first one took only when that is due again; `reread` finds it before.
         `expected_ms` is the server's time by the caller's watch: if it differs by more than is tolerated, nothing is
         taken.
         """
@@ -189,6 +229,11 @@ class Steps:
         )  # fmt: skip
         return script("recover").call(keys, words, parse_recovered)
 
+    def next_retry(self) -> Call[int | None]:
+        """When the next retry of the group is due, in the server's ms; None: none waits."""
+        argv = ("ZRANGE", self.keys.retries(self.group), 0, 0, "WITHSCORES")
+        return Call(argv, self.keys.stream, lambda found: int(float(found[1])) if found else None)
+
     def promote(self, limit: int = 1000, rank: int = 0, *, with_retries: bool = True) -> Call[Promoted]:
         """Append what was published for now; keep parked retries parked."""
         keys = [self.keys.stream, self.keys.delayed, self.keys.retries(self.group)]
@@ -199,10 +244,11 @@ class Steps:
         """Remove consumers that have nothing and have been silent; their names."""
         return script("reap").call([self.keys.stream], (self.group, silent_ms), list)
 
-    def audit(self) -> Call[Account]:
-        """Where everything is."""
+    def audit(self, *, is_exact: bool = True) -> Call[Account]:
+        """Where everything is. Counting what is undelivered can take long on a server that does not know it (see the
+        script): whoever looks often does with the sum of our own counters."""
         keys = [self.keys.stream, self.keys.dead, self.keys.delayed, self.keys.retries(self.group), self.keys.meta]
-        return script("audit").call(keys, (self.group,), parse_account)
+        return script("audit").call(keys, (self.group, int(is_exact)), parse_account)
 
     def requeue(
         self, ids: Sequence[bytes], *, min_idle_ms: int, max_retries: int, drop: bool = False,
@@ -294,9 +340,9 @@ def parse_codes(reply: Any) -> list[int | str]:
 
 
 def parse_recovered(reply: Any) -> Recovered:
-    taken, cursor, due, trimmed, now = reply
+    taken, cursor, due, trimmed, now, is_busy = reply
     return Recovered([Delivery(row[0], pairs(row[1]), int(row[2]), int(row[3]), row[4]) for row in taken], cursor,
-                     None if due < 0 else int(due), list(trimmed), int(now))  # fmt: skip
+                     None if due < 0 else int(due), list(trimmed), int(now), bool(is_busy))  # fmt: skip
 
 
 def parse_promoted(reply: Any) -> Promoted:

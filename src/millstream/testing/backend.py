@@ -118,7 +118,8 @@ class SimBackend:
         try:
             return self._fate.backend.run(call)
         finally:
-            self._fate.changed(call.key)
+            for key in keys_of(call):
+                self._fate.changed(key)
 
     def _blocking(self, call: Call[T]) -> T:
         fate, fibers = self._fate, self._fate.fibers
@@ -165,3 +166,10 @@ class SimBackend:
             raise AssertionError("a producer cannot be killed here: it is the test itself")
         self._fate.died(self._owner)
         raise Killed(self._name)
+
+
+def keys_of(call: Call[Any]) -> set[bytes]:
+    """All keys that a call may change: a step may append to other streams too."""
+    if call.script is None:
+        return {call.key}
+    return {key for key in call.argv[3 : 3 + int(call.argv[2])] if isinstance(key, bytes)}

@@ -9,7 +9,7 @@ from typing import Any
 from millstream.client.calls import Call
 from millstream.delivery.steps import script
 
-STEPS = ("settle", "renew", "recover", "promote", "reap", "audit", "requeue", "publish", "redrive")
+STEPS = ("settle", "renew", "recover", "reread", "promote", "reap", "audit", "requeue", "publish", "redrive")
 
 
 class Fault(Enum):

@@ -394,7 +394,8 @@ class Sim:
 
         worker = Worker(
             handler, definition.codec, definition.policy, lambda: cast(Backend, self._connect(life.owner, name)),
-            make_consumer, middleware=definition.middleware, threads=self.fibers,
+            make_consumer, middleware=definition.middleware, threads=self.fibers, settings=definition.settings,
+            urls=definition.urls,
         )  # fmt: skip
         life.workers.append(worker)
         self.fibers.spawn(f"{name}/{definition.name}", lambda: worker.run(signals=False), life.owner)

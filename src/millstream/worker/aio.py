@@ -30,6 +30,7 @@ from millstream.worker.message import Message as BlockingMessage
 from millstream.worker.report import Audit, audit_of
 
 T = TypeVar("T")
+V = TypeVar("V")
 H = TypeVar("H", bound=Handler)
 InThread = Callable[..., Any]
 
@@ -72,7 +73,9 @@ class Stream(StreamBase[T]):
         ids: list[str] = []
         for call in self._definition.appends(backend.capabilities, values, delay, dedupe, ttl, headers):
             with call as sent:
-                ids += [made.id.decode() for made in await backend.run(sent)]
+                made = await backend.run(sent)
+            ids += [each.id.decode() for each in made]
+            self._definition.bound_recorder.published(sum(each.is_new for each in made))
         return ids
 
     # Handling
@@ -114,15 +117,13 @@ class Stream(StreamBase[T]):
         As the blocking `consume`; `concurrency` is another word for `ahead`.
         """
         loop = asyncio.get_running_loop()
-        ahead = concurrency or ahead
+        ahead, stop = concurrency or ahead, threading.Event()
         with ThreadPoolExecutor(1, "millstream-read") as reader, ThreadPoolExecutor(1, "millstream-settle") as settler:
 
             async def in_settler(function: InThread, *args: Any) -> Any:
                 return await loop.run_in_executor(settler, function, *args)
 
-            opened = await loop.run_in_executor(
-                reader, lambda: Consuming(self._definition, lambda: connect(self._definition.url), ahead).__enter__()
-            )
+            opened = await self._open_consuming(reader, ahead, wait, stop)
             try:
                 idle_since = time.monotonic()
                 while wait is None or time.monotonic() - idle_since < wait:
@@ -131,8 +132,32 @@ class Stream(StreamBase[T]):
                     if found is not None:
                         yield Message(found, in_settler)
                         idle_since = time.monotonic()
+                if opened.failure is not None:
+                    raise opened.failure
             finally:
+                stop.set()
                 await asyncio.shield(loop.run_in_executor(settler, opened.__exit__, None, None, None))
+
+    async def _open_consuming(
+        self, reader: ThreadPoolExecutor, ahead: int, wait: float | None, stop: threading.Event
+    ) -> Consuming:
+        """Connect in the reader's thread; being cancelled ends the wait for a server that is not there."""
+
+        def open_one() -> Consuming | None:
+            made = Consuming.opened(self._definition, lambda: connect(self._definition.url), ahead, wait, stop)
+            return None if made is None else made.__enter__()
+
+        work = asyncio.get_running_loop().run_in_executor(reader, open_one)
+        try:
+            opened = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stop.set()
+            late = await work
+            if late is not None:
+                late.__exit__(None, None, None)
+            raise
+        assert opened is not None  # only we set that event
+        return opened
 
     # Looking
 
@@ -160,8 +185,7 @@ class Stream(StreamBase[T]):
             self._blocking = None
 
     async def __aenter__(self) -> Stream[T]:
-        await self.backend()
-        return self
+        return self  # connected when it is first needed, so that `run` and `consume` can wait for a server
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -230,6 +254,13 @@ class Message(Generic[T]):
     def extend(self, seconds: float) -> None:
         """Keep the lease at least this long from now; nothing to wait for."""
         self._message.extend(seconds)
+
+    def publish(
+        self, stream: StreamBase[V], value: V, *, delay: float = 0.0, dedupe: str | None = None,
+        ttl: float | None = None, headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Append a value to a stream in the step that acknowledges this message; nothing to wait for before that."""
+        self._message.publish(stream, value, delay=delay, dedupe=dedupe, ttl=ttl, headers=headers)
 
     async def ack(self) -> None:
         await self._in_thread(self._message.ack)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,14 +17,15 @@ from millstream.client.backend import Backend
 from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
 from millstream.client.payload import Codec, codec_for
+from millstream.client.urls import hide_password, is_same_server
 from millstream.delivery.consumer import Consumer, Runs, keys_of
 from millstream.delivery.deadletters import DeadLetters
 from millstream.delivery.deadletters import RunsCalls as RunsDead
-from millstream.delivery.keys import Keys
+from millstream.delivery.keys import Keys, find_tag, shares_slot
 from millstream.delivery.policy import RetryPolicy, Rule
 from millstream.delivery.recorder import Recorder
 from millstream.delivery.settings import Settings
-from millstream.delivery.steps import NewEntry, Published, Publishing, Steps
+from millstream.delivery.steps import NewEntry, Publication, Published, Publishing, Steps
 from millstream.errors import ConfigError
 from millstream.worker.handlers import Handler, Middleware, Registered
 from millstream.worker.heart import Heart
@@ -90,6 +91,7 @@ class Definition:
         if not self.name or not self.group:
             raise ConfigError("a stream needs a name, and its group one too")
         self.settings = replace(self.given_settings or Settings(), **known_overrides(self.overrides))
+        self._url_at_first = self.url  # `millstream worker --url` moves the streams it runs, and not those beside them
 
     @property
     def keys(self) -> Keys:
@@ -107,6 +109,15 @@ class Definition:
     @property
     def policy(self) -> RetryPolicy:
         return self.settings.policy(self.on)
+
+    @property
+    def bound_recorder(self) -> Recorder:
+        """The recorder for this stream and group, bound once: that may take a while."""
+        if self._bound is None or self._bound[0] is not self.recorder:
+            self._bound = (self.recorder, self.recorder.bind(self.name, self.group))
+        return self._bound[1]
+
+    _bound: tuple[Recorder, Recorder] | None = field(init=False, default=None, compare=False)
 
     def check(self, backend: HasKind) -> None:
         """Refuse names that the server's kind cannot have."""
@@ -132,7 +143,8 @@ class Definition:
     def make_worker(self, open_backend: Callable[[], Backend], loop: asyncio.AbstractEventLoop | None = None) -> Worker:
         handler = require_handler(self.registered, self.name)
         return Worker(handler, self.codec, self.policy, open_backend, self.make_consumer,
-                      middleware=self.middleware, loop=loop, make_heart=self.make_heart)  # fmt: skip
+                      middleware=self.middleware, loop=loop, make_heart=self.make_heart, settings=self.settings,
+                      urls=self.urls)  # fmt: skip
 
     def make_heart(self, consumer: Consumer) -> Heart | None:
         """The process that renews leases too, if the settings want one."""
@@ -166,16 +178,48 @@ class Definition:
                 dedupe_ms=round(self.settings.dedupe_window * 1000),
             )  # fmt: skip
 
+    def publication(
+        self, value: Any, delay: float, dedupe: str | None, ttl: float | None, headers: Mapping[str, str] | None,
+        now_ms: Callable[[], int],
+    ) -> Publication:  # fmt: skip
+        """A value that is appended in the step which acknowledges a message."""
+        tokens = None if dedupe is None else [dedupe]
+        (entry,) = self._entries([value], delay, tokens, ttl, headers, now_ms)
+        return Publication(self.keys, entry, self.maxlen, round(self.settings.dedupe_window * 1000),
+                           self.bound_recorder)  # fmt: skip
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where it is, and where it was said to be."""
+        return (self.url, self._url_at_first)
+
+    def require_beside(self, stream: str, urls: Sequence[str], *, is_cluster: bool) -> None:
+        """Raise unless one step can touch that stream, which is at the first of these URLs, and this one."""
+        if not any(is_same_server(self.url, url) for url in urls):
+            raise ConfigError(
+                f"{self.name!r} is at {hide_password(self.url)} and {stream!r} at {hide_password(urls[0])}: what is "
+                "published with an acknowledgement must be at the same place"
+            )
+        if not is_cluster:
+            return
+        self.keys.require_one_slot()
+        if not shares_slot(stream.encode(), self.name.encode()):
+            tag = (find_tag(stream.encode()) or stream.encode()).decode()
+            raise ConfigError(
+                f"{self.name!r} is not in the slot of {stream!r}, and one step cannot touch two slots of a cluster: "
+                f"what is published with an acknowledgement needs the same hash tag, such as '{{{tag}}}:{self.name}'"
+            )
+
     def _entries(
         self, values: Iterable[Any], delay: float, dedupe: Iterable[str] | None, ttl: float | None,
-        headers: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None, now_ms: Callable[[], int] | None = None,
     ) -> Iterator[NewEntry]:  # fmt: skip
         if delay < 0 or (ttl is not None and ttl <= 0):
             raise ConfigError(f"delay must be 0 seconds or more and ttl above 0, not {delay!r} and {ttl!r}")
         prefix = self.settings.field_prefix.encode()
         extra = [(prefix + b"h." + name.encode(), value.encode()) for name, value in (headers or {}).items()]
         if ttl is not None:
-            expires = self.now_ms() + round((delay + ttl) * 1000)
+            expires = (now_ms or self.now_ms)() + round((delay + ttl) * 1000)
             extra.append((prefix + b"expires_at", b"%d" % expires))
         tokens = iter(dedupe) if dedupe is not None else None
         for value in values:

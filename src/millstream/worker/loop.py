@@ -28,6 +28,7 @@ from millstream.client.payload import Codec
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.entries import Delivery
 from millstream.delivery.policy import RetryPolicy
+from millstream.delivery.settings import Settings
 from millstream.delivery.settlement import DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.signals import Interrupted
 from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload
@@ -37,6 +38,7 @@ from millstream.worker.heart import Heart
 from millstream.worker.leases import Held, LeaseKeeper
 from millstream.worker.listener import ExpiryListener
 from millstream.worker.message import Context, Message
+from millstream.worker.opening import Patience
 from millstream.worker.pool import ThreadPool
 from millstream.worker.threads import SYSTEM, ThreadLike, Threads
 
@@ -95,6 +97,8 @@ class Worker:
         loop: asyncio.AbstractEventLoop | None = None,
         make_heart: Callable[[Consumer], Heart | None] = lambda _: None,
         threads: Threads = SYSTEM,
+        settings: Settings | None = None,
+        urls: tuple[str, ...] = ("memory://",),
     ) -> None:
         self._handler = handler
         self._codec = codec
@@ -104,7 +108,9 @@ class Worker:
         self._make_consumer = make_consumer
         self._loop = loop
         self._own_loop = False
-        self._backends: tuple[Backend, ...] = ()
+        self._urls = urls
+        self._settings = settings or Settings()  # for the first connection; then it is the consumer's
+        self._backends: list[Backend] = []
         self._make_heart = make_heart
         self._threads = threads
         self._stop = threads.Event()
@@ -117,22 +123,34 @@ class Worker:
     # For the outside
 
     def run(self, *, signals: bool = True) -> None:
-        """Work until `stop()`, SIGTERM or SIGINT; then drain, and release what is left, uncounted."""
-        backend, lease_backend = self._backends = self._open_backend(), self._open_backend()
-        try:
-            self.consumer = self._make_consumer(backend)
-            keeper_consumer = self._make_consumer(lease_backend)
-            keeper_consumer.name = self.consumer.name
-            keeper_consumer.share_watch(self.consumer)
-            self._keeper = LeaseKeeper(keeper_consumer, on_lost=self._on_lost, on_timeout=self._on_timeout,
-                                       heart=self._make_heart(self.consumer), threads=self._threads)  # fmt: skip
-            self._breaker = FloodBreaker(self.consumer.settings.breaker)
-            self._context = self._make_context()
-            with _Signals(self.stop if signals else None):
-                self._work()
-        finally:
-            backend.close()
-            lease_backend.close()
+        """Work until `stop()`, SIGTERM or SIGINT; then drain, and release what is left, uncounted.
+
+        A server that is not there yet is waited for, as long as the setting `connect_wait` says.
+        """
+        with _Signals(self.stop if signals else None):
+            try:
+                if self._open():
+                    self._work()
+            finally:
+                for backend in self._backends:
+                    backend.close()
+
+    def _open(self) -> bool:
+        """Connect, twice, and put together what works with it; False if we were stopped before that."""
+        patience = Patience(self._settings, self._urls[0], self._stop, self._settings.connect_wait, self._threads)
+        while len(self._backends) < 2:
+            backend = patience.open(self._open_backend)
+            if backend is None:
+                return False
+            self._backends.append(backend)
+        self.consumer, keeper_consumer = (self._make_consumer(backend) for backend in self._backends)
+        keeper_consumer.name = self.consumer.name
+        keeper_consumer.share_watch(self.consumer)
+        self._keeper = LeaseKeeper(keeper_consumer, on_lost=self._on_lost, on_timeout=self._on_timeout,
+                                   heart=self._make_heart(self.consumer), threads=self._threads)  # fmt: skip
+        self._breaker = FloodBreaker(self.consumer.settings.breaker)
+        self._context = self._make_context()
+        return True
 
     def stop(self) -> None:
         """Stop reading; `run` returns when what is in hand is done or released."""
@@ -298,7 +316,7 @@ class Worker:
             return  # it said so itself, or it is too late
         if failure is not None and not isinstance(failure, Interrupted):
             logger.info("handling %s failed (attempt %d): %r", running.message.id, running.message.attempt, failure)
-        settlement = self._policy.settle(running.message.attempt, failure)
+        settlement = running.message.whole(self._policy.settle(running.message.attempt, failure))
         self._answers.put(_Answer(running, settlement))
 
     def _answer_early(self, running: Running, settlement: Settlement) -> None:
@@ -336,6 +354,7 @@ class Worker:
         """Forget a delivery; the second time does nothing."""
         self._keeper.let_go(running.held)
         delivery = running.held.delivery
+        self.consumer.let_go(delivery)
         with self._room:
             if running.is_dropped:
                 return
@@ -462,15 +481,17 @@ class Worker:
 
     def _make_context(self) -> Context:
         consumer = self.consumer
-        return make_context(consumer, self._policy, self._keeper.extend)
+        return make_context(consumer, self._policy, self._keeper.extend, self._urls)
 
 
-def make_context(consumer: Consumer, policy: RetryPolicy, extend: Callable[[Delivery, float], None]) -> Context:
+def make_context(
+    consumer: Consumer, policy: RetryPolicy, extend: Callable[[Delivery, float], None], urls: tuple[str, ...]
+) -> Context:
     """What messages of a consumer share."""
     return Context(
         consumer.stream.decode("utf-8", "replace"), consumer.group.decode("utf-8", "replace"), consumer.steps.prefix,
         policy, lambda: consumer.watch.expected_ms(consumer.watch_ms()) or time.time_ns() // 1_000_000, extend,
-        consumer.attempt, consumer.retry_count, consumer.original_id,
+        consumer.attempt, consumer.retry_count, consumer.original_id, urls, consumer.backend.is_cluster,
     )  # fmt: skip
 
 

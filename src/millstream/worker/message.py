@@ -10,15 +10,20 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from millstream.delivery import settlement as ends
 from millstream.delivery.entries import Delivery
 from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Reason, Settlement
+from millstream.delivery.steps import Publication
 from millstream.errors import DeliveryError
 
+if TYPE_CHECKING:
+    from millstream.worker.base import StreamBase
+
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Context:
     attempt: Callable[[Delivery], int]
     retry_count: Callable[[Delivery], int]
     original_id: Callable[[Delivery], bytes]
+    urls: tuple[str, ...] = ()  # where the stream is, and where it was said to be
+    is_cluster: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +67,7 @@ class Message(Generic[T]):
     _settle: Callable[[Message[T], Settlement], None] | None = None
     _is_settled: bool = False
     _once: threading.Lock = field(default_factory=threading.Lock)
+    _published: list[Publication] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -107,6 +115,21 @@ class Message(Generic[T]):
     def is_settled(self) -> bool:
         return self._is_settled
 
+    def publish(
+        self, stream: StreamBase[V], value: V, *, delay: float = 0.0, dedupe: str | None = None,
+        ttl: float | None = None, headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Append a value to a stream in the step that acknowledges this message: both happen, or neither.
+
+        Nothing is sent before. If the message ends in another way (retried, rejected, released, its lease lost), it is
+        not published. The stream must be at the same place, and on a cluster in the same slot.
+        """
+        if self._is_settled:
+            raise DeliveryError(f"{self.id} of {self.stream!r} is settled already: nothing can be published with it")
+        definition, context = stream._definition, self.context
+        definition.require_beside(context.stream, context.urls, is_cluster=context.is_cluster)
+        self._published.append(definition.publication(value, delay, dedupe, ttl, headers, context.now_ms))
+
     def ack(self) -> None:
         """It is done."""
         self.settle(ends.Ack())
@@ -130,6 +153,10 @@ class Message(Generic[T]):
         """Keep the lease at least this long from now, even beyond the handler's time limit."""
         self.context.extend(self.delivery, seconds)
 
+    def whole(self, settlement: Settlement) -> Settlement:
+        """A settlement with all that belongs to it: an acknowledgement takes along what was published."""
+        return ends.Ack(tuple(self._published)) if isinstance(settlement, ends.Ack) else settlement
+
     def settle(self, settlement: Settlement) -> None:
         """End the delivery."""
         with self._once:
@@ -138,7 +165,7 @@ class Message(Generic[T]):
             self._is_settled = True
         if self._settle is not None:
             try:
-                self._settle(self, settlement)
+                self._settle(self, self.whole(settlement))
             except DeliveryError:
                 raise
             except Exception:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -65,7 +66,9 @@ class Stream(StreamBase[T]):
         ids: list[str] = []
         for call in self._definition.appends(self.backend.capabilities, values, delay, dedupe, ttl, headers):
             with call as sent:
-                ids += [made.id.decode() for made in self.backend.run(sent)]
+                made = self.backend.run(sent)
+            ids += [each.id.decode() for each in made]
+            self._definition.bound_recorder.published(sum(each.is_new for each in made))
         return ids
 
     # Handling
@@ -81,7 +84,7 @@ class Stream(StreamBase[T]):
         return self._definition.register(function, concurrency, timeout)
 
     def run(self, *, signals: bool = True) -> None:
-        """Work until SIGTERM, SIGINT or `stop()`."""
+        """Work until SIGTERM, SIGINT or `stop()`; a server that is not there yet is waited for."""
         self._worker = self._definition.make_worker(lambda: connect(self._definition.url))
         self._worker.run(signals=signals)
 
@@ -89,9 +92,13 @@ class Stream(StreamBase[T]):
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
 
         `ahead`: how many are taken at once. `wait`: end after so many seconds without one; None waits for ever. What
-        was not settled when the iteration ends is released, uncounted.
+        was not settled when the iteration ends is released, uncounted. A server that is not there, or goes away, is
+        waited for too; if it is still away when `wait` is over, its error is raised.
         """
-        with Consuming(self._definition, lambda: connect(self._definition.url), ahead) as consuming:
+        opened = Consuming.opened(self._definition, lambda: connect(self._definition.url), ahead, wait,
+                                  threading.Event())  # fmt: skip
+        assert opened is not None  # nobody sets that event
+        with opened as consuming:
             idle_since = time.monotonic()
             while wait is None or time.monotonic() - idle_since < wait:
                 left = None if wait is None else wait - (time.monotonic() - idle_since)
@@ -99,6 +106,8 @@ class Stream(StreamBase[T]):
                 if message is not None:
                     yield message
                     idle_since = time.monotonic()
+            if consuming.failure is not None:
+                raise consuming.failure
 
     def reset_topology(self) -> None:
         """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""

@@ -1,6 +1,8 @@
 -- Everything that an account of a stream and one of its groups needs, at one moment.
 -- KEYS  stream, dead letters, delayed entries, the group's retries, meta
--- ARGV  group
+-- ARGV  group, '1' if undelivered entries are to be counted one by one where the server cannot say how many there are
+--       (it cannot for long where entries are removed when they are done, and to count a long backlog holds it up), '0'
+--       if our own counters will do
 -- Back  entries, ever added (-1 unknown), pending, undelivered (-1 unknown), dead letters, delayed, parked retries,
 --       released, the counters
 
@@ -14,7 +16,14 @@ if redis.call('EXISTS', stream) == 1 then
     if found['name'] == ARGV[1] then
       pending = tonumber(found['pending'])
       undelivered = tonumber(found['lag']) or -1
-      if undelivered < 0 then
+      if undelivered < 0 and added >= 0 and ARGV[2] ~= '1' then
+        -- What the group was ever given and has no longer, by our own steps; what others settled is not among it.
+        local left = added
+        for _, name in ipairs({'done', 'dead', 'discarded', 'copied', 'trimmed'}) do
+          left = left - tonumber(redis.call('HGET', meta, name .. ':' .. ARGV[1]) or 0)
+        end
+        undelivered = math.max(0, math.min(left, redis.call('XLEN', stream)) - pending)
+      elseif undelivered < 0 then
         local after, page = found['last-delivered-id'], nil
         undelivered = 0
         repeat

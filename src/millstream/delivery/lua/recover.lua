@@ -5,7 +5,7 @@
 --       look at, write tombstones ('1' or '0'), the time it should be by the caller's watch ('' unknown), and by how
 --       much it may differ
 -- Back  entries taken {id, fields, delivery number, idle ms, owner before}, next cursor, ms until the next one is due
---       (-1: none known), ids whose entry was trimmed away, the server's time in ms
+--       (-1: none known), ids whose entry was trimmed away, the server's time in ms, 1 if others who live have entries
 -- On a server with CLAIM the blocking read does all this; only ghosts, which that read leaves, are looked for here.
 
 local stream, dlq, retries, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -15,11 +15,11 @@ local now = now_ms()
 
 -- A clock that jumped, as after a failover, makes everything look forgotten at once: take nothing, say the time.
 if ARGV[10] ~= '' and math.abs(now - tonumber(ARGV[10])) > tonumber(ARGV[11]) then
-  return {{}, cursor, -1, {}, whole(now)}
+  return {{}, cursor, -1, {}, whole(now), 0}
 end
 
 local about, ghosts, candidates = {}, {}, {}
-local next_due = -1
+local next_due, is_busy = -1, 0
 
 local function due_in(ms)
   if ms > 0 and (next_due < 0 or ms < next_due) then next_due = ms end
@@ -68,6 +68,7 @@ if credit > 0 then
         silent_ones = silent_ones + #candidates - before
       else
         due_in(min_idle - silent)
+        is_busy = 1
       end
     end
   end
@@ -135,4 +136,4 @@ for _, ghost in ipairs(ghosts) do
 end
 count(meta, 'trimmed:' .. group, #trimmed)
 count(meta, 'tombstones:' .. group, tombstones)
-return {taken, cursor, next_due, trimmed, whole(now)}
+return {taken, cursor, next_due, trimmed, whole(now), is_busy}

@@ -1,9 +1,12 @@
 -- End deliveries, each only if it is still the caller's: owner and delivery number must be as they were given.
--- KEYS  stream, dead letters, the group's retries, meta, delayed entries, and with lock keys the lock of each item
+-- KEYS  stream, dead letters, the group's retries, meta, delayed entries, with the flag l the lock of each item, and then
+--       the keys of what is published
 -- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, prefix, lease ms, then of each item: id, delivery
 --       number ('' any), verb, arguments:
 --         ack | release | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
---         reject <n> <n names and values; an empty consumer, retry_count or first_at is filled in here>
+--         reject <n> <n names and values; an empty consumer, retry_count or first_at is filled in here> |
+--         publish <n> <n words: of each entry its stream, the delayed entries of that, the dedupe key (0 none), all as
+--         places in KEYS; dedupe window ms, delay ms, longest length ('' none), how many words, the words>, and then ack
 -- Back  a code for each item: 1 settled, 0 no longer pending (settled before), -1 somebody else's, or an error text
 
 local stream, dlq, retries, meta, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -43,9 +46,9 @@ end
 -- Let a copy wait beside the stream, as an entry that was published with a delay.
 local function append_later(id, deliveries, words, delay)
   if #words > MOST_WORDS then return append(delayed, words) end -- the error now: when it is due nobody could have it
-  local order = string.format('%010.0f%06d', tonumber(string.match(id, '^%d+')) % 1e10, string.match(id, '%d+$') % 1e6)
-  local name = redis.sha1hex(#group .. ':' .. group .. id .. ':' .. whole(deliveries))
-  return redis.pcall('ZADD', delayed, whole(now + delay), order .. string.sub(name, 1, 20) .. cmsgpack.pack(words))
+  local name = #group .. ':' .. group .. id .. ':' .. whole(deliveries)
+  local member = waiting_member(tonumber(string.match(id, '^%d+')), tonumber(string.match(id, '%d+$')), name, words)
+  return redis.pcall('ZADD', delayed, whole(now + delay), member)
 end
 
 -- What a caller that has not seen the entry leaves out of a dead letter.
@@ -59,6 +62,56 @@ local function known_of(name, owner, deliveries, fields, id)
   return ''
 end
 
+-- What a handler published, from the words of its item; or what is wrong with it.
+local function publications(first, last)
+  local entries, i, wrong = {}, first, nil
+  while i <= last do
+    local entry = {stream = KEYS[tonumber(ARGV[i])], delayed = KEYS[tonumber(ARGV[i + 1])],
+      token = KEYS[tonumber(ARGV[i + 2])], window = ARGV[i + 3], delay = tonumber(ARGV[i + 4]), longest = ARGV[i + 5],
+      words = {}}
+    local n = tonumber(ARGV[i + 6])
+    for k = i + 7, i + 6 + n do entry.words[#entry.words + 1] = ARGV[k] end
+    wrong = wrong or wrong_type(entry.stream, 'stream') or (entry.token and wrong_type(entry.token, 'string'))
+      or (entry.delay > 0 and wrong_type(entry.delayed, 'zset')) or ((n < 2 or n > MOST_WORDS) and MOST_FIELDS_TEXT)
+    entries[#entries + 1] = entry
+    i = i + 7 + n
+  end
+  return entries, wrong
+end
+
+-- Append what a handler published, all or none; an error text if it cannot be. When memory is full the first write is
+-- refused, and behind a first write none is: what is left to go wrong (a stream whose ids are used up) is undone.
+local function publish(id, deliveries, first, last)
+  local entries, wrong = publications(first, last)
+  if wrong then return wrong end
+  local undo = {}
+  for place, entry in ipairs(entries) do
+    if not (entry.token and redis.call('EXISTS', entry.token) == 1) then
+      local reply
+      if entry.delay > 0 then
+        local name = #group .. ':' .. group .. id .. ':' .. whole(deliveries) .. ':' .. place .. entry.stream
+        local member = waiting_member(now, place, name, entry.words)
+        reply = redis.pcall('ZADD', entry.delayed, whole(now + entry.delay), member)
+        undo[#undo + 1] = {'ZREM', entry.delayed, member}
+      else
+        reply = append(entry.stream, entry.words)
+        undo[#undo + 1] = {'XDEL', entry.stream, reply}
+      end
+      if failed(reply) then
+        for k = 1, #undo - 1 do redis.call(unpack(undo[k])) end
+        return reply.err
+      end
+      if entry.token then
+        redis.call('SET', entry.token, entry.delay > 0 and '' or reply, 'PX', entry.window)
+        undo[#undo + 1] = {'DEL', entry.token}
+      end
+    end
+  end
+  for _, entry in ipairs(entries) do
+    if entry.longest ~= '' then trim(entry.stream, flags, entry.longest) end
+  end
+end
+
 local i, item = 6, 0
 while i <= #ARGV do
   item = item + 1
@@ -68,7 +121,7 @@ while i <= #ARGV do
     last = first
   elseif verb == 'copy_later' then
     last = first + 1
-  elseif verb == 'reject' then
+  elseif verb == 'reject' or verb == 'publish' then
     first = i + 4
     last = i + 3 + tonumber(ARGV[i + 3])
   end
@@ -80,10 +133,18 @@ while i <= #ARGV do
     -- Given back by the caller's own first call, whose reply was lost? Then nobody has it, and as often delivered.
     local is_nobodys = owner == '' or owner == RELEASED or owner == DELAYED
     local before = verb == 'release' and deliveries + 1 or deliveries
-    code = (is_nobodys and verb ~= 'ack' and tonumber(number) == before) and 0 or -1
+    code = (is_nobodys and verb ~= 'ack' and verb ~= 'publish' and tonumber(number) == before) and 0 or -1
   elseif verb == 'ack' then
     acked[#acked + 1] = id
     done = done + 1
+  elseif verb == 'publish' then
+    local text = publish(id, deliveries, first, last)
+    if text then
+      code = text
+    else
+      acked[#acked + 1] = id
+      done = done + 1
+    end
   elseif verb == 'discard' then
     acked[#acked + 1] = id
     discarded = discarded + 1
@@ -129,7 +190,7 @@ while i <= #ARGV do
   end
   if acked[#acked] == id then is_gone[id] = true end
   codes[item] = code
-  if KEYS[5 + item] and (code == 0 or code == 1) then  -- with an error the entry is still ours, and so is its lock
+  if has(flags, 'l') and (code == 0 or code == 1) then  -- with an error the entry is still ours, and so is its lock
     if redis.call('GET', KEYS[5 + item]) == consumer then redis.call('DEL', KEYS[5 + item]) end
   end
   i = last + 1

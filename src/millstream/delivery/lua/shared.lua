@@ -157,3 +157,37 @@ local function failed(reply)
   return type(reply) == 'table' and reply.err
 end
 
+-- What is wrong with a key of another type than the wanted one; nil when nothing is.
+local function wrong_type(key, wanted)
+  local found = redis.call('TYPE', key).ok
+  if found ~= 'none' and found ~= wanted then
+    return 'WRONGTYPE Operation against a key holding the wrong kind of value: ' .. key
+  end
+end
+
+-- A member of a delayed set: 36 characters that make equal entries different and keep the order of those that are due at
+-- the same moment, then the entry.
+local function waiting_member(first, second, name, words)
+  local order = string.format('%010.0f%06d', first % 1e10, second % 1e6)
+  return order .. string.sub(redis.sha1hex(name), 1, 20) .. cmsgpack.pack(words)
+end
+
+-- Remove the oldest of what all groups are done with until `longest` entries are left, as XTRIM ACKED does. Without that
+-- it looks at a limited number: a stream that begins with thousands of pending entries is trimmed when these are done.
+local function trim(stream, flags, longest)
+  if has(flags, 't') then
+    redis.call('XTRIM', stream, 'MAXLEN', longest, 'ACKED')
+    return
+  end
+  if redis.call('EXISTS', stream) == 0 then return end
+  local excess, done = redis.call('XLEN', stream) - tonumber(longest), {}
+  if excess <= 0 then return end
+  local groups = redis.call('XINFO', 'GROUPS', stream)
+  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', whole(math.min(excess, 4000) + 1000))) do
+    if #done >= excess then break end
+    if is_done(stream, groups, entry[1]) then done[#done + 1] = entry[1] end
+  end
+  on_ids(done, function(...) redis.call('XDEL', stream, ...) end)
+end
+
+local MOST_FIELDS_TEXT = 'ERR an entry has from 1 to ' .. MOST_WORDS / 2 .. ' fields'
