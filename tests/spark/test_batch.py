@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from millstream.spark.options import parse_read
 from tests.spark.conftest import Place, read
 
 if TYPE_CHECKING:
@@ -97,6 +98,28 @@ def test_filters_on_id_and_time_read_less(spark: SparkSession, place: Place) -> 
     assert sorted(row.id for row in found.collect()) == ids[990:995]
     traffic = place.client.info("stats")["total_net_output_bytes"]
     assert traffic < 20_000  # the whole stream is ten times as much
+
+
+def test_columns_that_a_schema_lacks_are_never_built(place: Place) -> None:
+    """What a task hands to Spark, in bytes: the large field is not among them."""
+    pipe = place.client.pipeline(transaction=False)
+    for n in range(200):
+        pipe.xadd(place.stream, {"n": n, "v": "x" * 10_000})
+    pipe.execute()
+    assert _bytes_of(place, "id", "n", "v") > 200 * 10_000
+    assert _bytes_of(place, "id", "n") < 200 * 100
+
+
+def _bytes_of(place: Place, *columns: str) -> int:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from millstream.spark.source import EntryReader
+
+    schema = StructType([StructField(name, StringType()) for name in columns])
+    reader = EntryReader(parse_read({"url": place.url, "stream": place.stream}), schema)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert sum(batch.num_rows for batch in batches) == 200
+    return sum(batch.nbytes for batch in batches)
 
 
 def test_filters_also_work_where_spark_does_not_push_them(spark: SparkSession, place: Place) -> None:

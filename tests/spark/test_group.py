@@ -16,15 +16,17 @@ from millstream import Reject, Stream
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
+from millstream.spark.compat import HAS_LIMITS
 from millstream.worker.report import Audit, audit_of
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.skipif(not HAS_LIMITS, reason="group mode needs PySpark 4.2")
+
 WAIT_S = 120
 GROUP = "billing"
-
 
 
 def rows_of(spark: SparkSession, place: Place, schema: str | None = None, **options: object) -> DataFrame:
@@ -188,28 +190,42 @@ def test_rows_without_an_outcome_are_tried_again(spark: SparkSession, place: Pla
     assert {(letter.reason, letter.attempts) for letter in letters.values()} == {("retries", 2)}
 
 
-def test_a_worker_and_a_query_share_a_group(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_workers_and_a_query_share_a_group(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """Each entry is handled by one of them, once; what either rejects becomes the same dead letter."""
     place.fill(600)
-    done: list[str] = []
+    by_worker: list[int] = []
+    by_query: list[int] = []
     worker = Stream[dict[str, str]](place.stream, place.url, group=GROUP, fields=True)
 
     @worker.handler(concurrency=2)
     def handle(order: dict[str, str]) -> None:
         time.sleep(0.05)
-        done.append(order["n"])
+        by_worker.append(int(order["n"]))
+        if int(order["n"]) % 5 == 3:
+            raise Reject("bad price")
+
+    def note(batch: DataFrame, _: int) -> None:
+        rows = batch.persist()
+        by_query.extend(row.n for row in rows.collect())
+        settled(decided(rows, "if(n % 5 = 3, 'dead', 'ack')"), place).save()
 
     with working(worker):
-        df = rows_of(spark, place, SCHEMA, maxOffsetsPerTrigger=50)
-        query = run(settled(decided(df, "'ack'"), place), tmp_path / "c")
-        seen = sum(batch["numInputRows"] for batch in query.recentProgress)
+        run(rows_of(spark, place, SCHEMA, maxOffsetsPerTrigger=50).writeStream.foreachBatch(note), tmp_path / "c")
         deadline = time.monotonic() + 60
-        while audit(place).done < 600 and time.monotonic() < deadline:
+        while audit(place).done < 480 and time.monotonic() < deadline:
             time.sleep(0.1)
-    assert seen > 0
-    assert done
-    assert seen + len(done) == 600
+    assert by_worker
+    assert by_query
+    assert sorted(by_worker + by_query) == list(range(600))
     now = audit(place)
-    assert (now.done, now.pending, now.balanced) == (600, 0, True)
+    assert (now.done, now.dead, now.pending, now.balanced) == (480, 120, 0, True)
+    with Stream(place.stream, place.url, group=GROUP) as stream:
+        letters = list(stream.dead.list())
+    assert sorted(int(letter.by_name[b"n"]) for letter in letters) == list(range(3, 600, 5))
+    told = {(each.reason, each.error, each.attempts, each.retry_count, each.group, each.redriven) for each in letters}
+    assert told == {("rejected", "bad price", 1, 0, GROUP, 0)}
+    of_query = {int(letter.by_name[b"n"]) for letter in letters if letter.consumer.startswith("spark-")}
+    assert of_query == {n for n in by_query if n % 5 == 3}
 
 
 def test_a_bad_outcome_fails_the_query_before_anything_is_settled(
@@ -235,6 +251,28 @@ def test_a_lease_that_was_lost_is_no_error(spark: SparkSession, place: Place, tm
     now = audit(place)
     assert (now.done, now.pending, now.balanced) == (9, 1, True)
     assert place.client.xpending_range(place.stream, GROUP, "-", "+", 10)[0]["consumer"] == b"thief"
+
+
+def test_progress_shows_how_far_behind_a_group_is(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    place.fill(1_000)
+    place.client.xadd(place.stream, {"n": "many"})
+    df = rows_of(spark, place, "stream string, id string, n int, _corrupt string", maxOffsetsPerTrigger=400)
+    corrupt: list[str] = []
+
+    def note(batch: DataFrame, _: int) -> None:
+        corrupt.extend(row._corrupt for row in batch.where("_corrupt is not null").collect())
+        settled(batch.selectExpr("stream", "id", "'ack' outcome"), place).save()
+
+    query = run(df.writeStream.foreachBatch(note), tmp_path / "c")
+    batches = [batch["sources"][0] for batch in query.recentProgress if batch["numInputRows"]]
+    ends = [json.loads(each["endOffset"]) if isinstance(each["endOffset"], str) else each["endOffset"]
+            for each in batches]  # fmt: skip
+    assert [(end["rows"], end["lag"]) for end in ends] == [(400, 601), (400, 201), (201, 0)]
+    assert ends[0]["lagSeconds"] > 1000  # the last entry has the time of now, the others that of years ago
+    last = query.lastProgress["sources"][0]["latestOffset"]
+    last = json.loads(last) if isinstance(last, str) else last
+    assert (last["lag"], last["lagSeconds"]) == (0, 0.0)
+    assert corrupt == ['{"n": "many"}']
 
 
 def test_a_batch_is_acknowledged_as_a_whole(spark: SparkSession, place: Place, tmp_path: Path) -> None:

@@ -1,92 +1,303 @@
-"""Drivers that are killed at any moment: everything is read and written exactly once, however often they start again.
+"""Drivers, executors and their Python workers that are killed at any moment, while three queries run.
 
-MILLSTREAM_KILLS says how often (3; the long run has 20).
+    test ── adds entries all the time ──▶ stream ──▶ crash_driver on local-cluster ──▶ Parquet, another stream, a group
+      └─ kills one of its processes, starts it again if that ended it
+
+By range everything is read and written exactly once. In group mode every entry is settled and none is there twice: the
+lease is longer than the test, so that no duplicate has an excuse. Where leases are shorter than a start, entries may be
+there twice, but only if they were delivered again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
+import redis
 
+from millstream import Message, Stream
+from millstream.client import connect
+from millstream.delivery.keys import Keys
+from millstream.delivery.steps import Steps
 from millstream.spark.compat import HAS_LIMITS
+from millstream.worker.report import Audit, audit_of
 from tests.spark.conftest import SOURCE, Place
+from tests.spark.crash_driver import GROUP, TOO_SLOW
+from tests.spark.processes import Processes
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+pytestmark = [pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger"),
+              pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc")]  # fmt: skip
 
-pytestmark = pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger")
-
-KILLS = int(os.environ.get("MILLSTREAM_KILLS", "3"))
-ROWS, ROWS_A_TRIGGER = 3_000, 300
-START_S, RUN_S = 240, 600
-
-PROGRAM = f"""
-import sys
-from millstream.spark import session
-url, stream, place = sys.argv[1:]
-spark = session("killed", log_file=place + "/log")
-reader = spark.readStream.format("millstream").option("url", url).option("stream", stream)
-frame = reader.option("maxOffsetsPerTrigger", {ROWS_A_TRIGGER}).option("minPartitions", 2).schema("n int").load()
-def start(name, writer):
-    return writer.option("checkpointLocation", place + "/" + name).trigger(availableNow=True)
-files = start("files", frame.writeStream.format("parquet")).start(place + "/out")
-entries = frame.writeStream.format("millstream").option("url", url).option("stream", stream + "-out")
-entries = start("entries", entries.option("chunkSize", 50)).start()
-for query in (files, entries):
-    query.awaitTermination()
-spark.stop()
-"""
+MASTER = "local-cluster[2,1,512]"
+ALL = ("range", "copy", "group")
+A_BATCH = 60  # entries
+LEASE_S = 5
+AHEAD = 5  # batches that wait for a query, about
+START_S, END_S = 400, 400
+ENDS_THE_DRIVER = ("all", "driver", "planner")
 
 
-def start(place: Place, directory: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-c", PROGRAM, place.url, place.stream, str(directory)]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    with (directory / "err").open("ab") as err:
-        return subprocess.Popen(words, stdout=err, stderr=err, env=environment, cwd=directory, start_new_session=True)
+class Feed:
+    """Entries that are added as long as batches are begun: n from 0 on, and a value that belongs to it."""
+
+    def __init__(self, place: Place, batches: Callable[[], int]) -> None:
+        self._stream = place.stream
+        self._client = redis.Redis(port=place.port)
+        self._batches = batches
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ids: list[str] = []
+        self._add(2 * A_BATCH)  # a query wants its stream to be there
+        self._thread.start()
+
+    def _add(self, count: int) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for n in range(len(self._ids), len(self._ids) + count):
+            pipe.xadd(self._stream, {"n": n, "v": f"value {n}"})
+        self._ids += [entry_id.decode() for entry_id in pipe.execute()]
+
+    def _run(self) -> None:
+        while not self._enough.wait(0.05):
+            if len(self._ids) < A_BATCH * (self._batches() + AHEAD):
+                self._add(A_BATCH // 4)
+
+    def stop(self) -> list[tuple[str, int, str]]:
+        """The end of it; all that was added."""
+        self._enough.set()
+        self._thread.join(20)
+        self._client.close()
+        return [(entry_id, n, f"value {n}") for n, entry_id in enumerate(self._ids)]
 
 
-def batches(directory: Path) -> int:
-    """Batches that have been begun, in both queries."""
-    return sum(1 for path in directory.glob("*/offsets/*") if path.name.isdigit())
+class Driver:
+    """A driver that can be started as often as it takes."""
+
+    def __init__(self, place: Place, directory: Path, queries: Sequence[str] = ALL, lease: str = "600s") -> None:
+        self._directory = directory
+        self._queries = queries
+        self._settings = {"url": place.url, "stream": place.stream, "directory": str(directory), "master": MASTER,
+                          "queries": queries, "rows": A_BATCH, "lease": lease}  # fmt: skip
+        self._excuses = 3
+        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: Processes | None = None
+        self._past: list[Processes] = []
+
+    def start(self) -> None:
+        path = os.pathsep.join([str(SOURCE), str(SOURCE.parent), os.environ.get("PYTHONPATH", "")])
+        own = {"PYTHONPATH": path, "SPARK_HOME": str(_home(self._directory / "home"))}
+        command = [sys.executable, "-m", "tests.spark.crash_driver", json.dumps(self._settings)]
+        with (self._directory / "err").open("wb") as err:
+            self._process = subprocess.Popen(command, env=os.environ | own, cwd=self._directory, stdout=err, stderr=err)
+        self._processes = Processes(self._process.pid)
+
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def has_begun(self) -> bool:
+        """Whether all queries have written down a batch."""
+        return all((self._directory / name / "offsets" / "0").exists() for name in self._queries)
+
+    def batches(self) -> int:
+        """Batches that have been begun, in all queries."""
+        return sum(self._begun().values())
+
+    def batches_of_the_slowest(self) -> int:
+        return min(self._begun().values())
+
+    def _begun(self) -> dict[str, int]:
+        logs = {name: self._directory / name / "offsets" for name in self._queries}
+        return {name: sum(1 for path in log.glob("[0-9]*")) for name, log in logs.items()}
+
+    def wait(self, until: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            if self.has_ended():
+                self.start_again()
+            assert time.monotonic() < deadline, f"nothing has happened for {seconds} s:\n{self.words()}"
+            time.sleep(0.01)
+
+    def start_again(self) -> None:
+        """After it has ended by itself, which only a machine that is too busy excuses: Spark gives a process 10 s."""
+        words = self.words()
+        assert TOO_SLOW in words, f"the driver has ended:\n{words}"
+        assert self._excuses, f"the driver has ended too often:\n{words}"
+        self._excuses -= 1
+        self.close()
+        self.start()
+
+    def words(self) -> str:
+        return (self._directory / "err").read_text(errors="replace")[-3000:]
+
+    def kill(self, kind: str, luck: random.Random) -> None:
+        """End a process of the driver's, or all of them; the driver is started again if it does not live through it."""
+        processes, process = self._processes, self._process
+        assert processes is not None
+        assert process is not None
+        self.wait(lambda: processes.kill(kind, luck), START_S)  # there may be no worker just now
+        if kind in ENDS_THE_DRIVER:
+            process.wait(END_S)
+            self._past.append(processes)  # executors whose driver is gone go on until they notice
+            self.start()
+
+    def disturb(self, kind: str, luck: random.Random) -> None:
+        """Let it do something, then kill something."""
+        wanted = self.batches() + luck.randint(1, 6)
+        self.wait(lambda: self.batches() >= wanted, START_S)
+        time.sleep(luck.uniform(0, 0.5))
+        self.kill(kind, luck)
+
+    def finish(self) -> None:
+        (self._directory / "stop").touch()
+        deadline = time.monotonic() + END_S
+        while self._process is not None and self._process.poll() != 0:
+            if self.has_ended():
+                self.start_again()
+            assert time.monotonic() < deadline, f"it does not end:\n{self.words()}"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for processes in (*self._past, *([self._processes] if self._processes else [])):
+            processes.close()
+        self._past = []
+        if self._process is not None:
+            self._process.wait(20)
 
 
-def kill_after(process: subprocess.Popen[bytes], directory: Path, more: int, delay_s: float) -> bool:
-    """End a driver and its virtual machine some batches and some time from now; False if it has ended before."""
-    wanted, deadline = batches(directory) + more, time.monotonic() + START_S
-    while batches(directory) < wanted and time.monotonic() < deadline:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.01)
-    time.sleep(delay_s)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
-    return True
+def _home(directory: Path) -> Path:
+    """A directory that is Spark's but for `work`, where executors leave their files: that is not for the package."""
+    import pyspark
+
+    if not directory.exists():
+        directory.mkdir()
+        for path in Path(pyspark.__file__).parent.iterdir():
+            if path.name != "work":
+                (directory / path.name).symlink_to(path)
+    return directory
 
 
-def test_killed_drivers_read_and_write_everything_once(spark: SparkSession, place: Place, tmp_path: Path) -> None:
-    place.fill(ROWS)
-    luck = random.Random(KILLS)
-    killed = 0
-    for _ in range(KILLS):
-        process = start(place, tmp_path)
-        try:
-            killed += kill_after(process, tmp_path, luck.randint(1, 5), luck.random() * 0.3)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    last = start(place, tmp_path)
-    assert last.wait(RUN_S) == 0, (tmp_path / "err").read_text()[-2000:]
-    assert killed > 0, "every driver had ended before it was killed"
-    rows = Counter(row.n for row in spark.read.parquet(str(tmp_path / "out")).collect())
-    assert rows == Counter(range(ROWS))
-    entries = Counter(int(fields[b"n"]) for _, fields in place.client.xrange(f"{place.stream}-out"))
-    assert entries == Counter(range(ROWS))
+def audit(place: Place) -> Audit:
+    with connect(place.url) as backend:
+        account = backend.run(Steps(Keys(place.stream.encode()), GROUP.encode(), backend.capabilities).audit())
+    return audit_of(account, GROUP)
+
+
+def committed(directory: Path) -> list[Path]:
+    """The files that Spark's file sink has written down as its own: what was left half way is not among them."""
+    lines = [
+        line for log in (directory / "_spark_metadata").glob("[0-9]*") for line in log.read_text().splitlines()[1:]
+    ]
+    return sorted({Path(urlsplit(json.loads(line)["path"]).path) for line in lines})
+
+
+def rows_of(files: Iterable[Path], *names: str) -> list[tuple[Any, ...]]:
+    """Rows in the order of the stream."""
+    tables = [pq.ParquetFile(file).read(list(names)) for file in files]
+    rows = [tuple(row[name] for name in names) for table in tables for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: tuple(map(int, row[0].split("-"))))
+
+
+def check(place: Place, directory: Path, added: list[tuple[str, int, str]], seed: int) -> None:
+    """Everything is there, row by row, exactly once."""
+    told = f"seed {seed}, files in {directory}"
+    assert rows_of(committed(directory / "range-out"), "id", "n", "v") == added, told
+    copied = [(int(fields[b"n"]), fields[b"v"].decode()) for _, fields in place.client.xrange(f"{place.stream}-out")]
+    assert sorted(copied) == [(n, value) for _, n, value in added], told
+    assert rows_of((directory / "group-out").glob("batch=*/*.parquet"), "id", "n", "v") == added, told
+    now = audit(place)
+    assert (now.done, now.pending, now.undelivered, now.dead, now.balanced) == (len(added), 0, 0, 0, True), told
+
+
+def run(place: Place, directory: Path, kinds: list[str], seed: int) -> None:
+    """Three queries, and these kills."""
+    luck = random.Random(seed)
+    driver = Driver(place, directory)
+    feed = Feed(place, driver.batches_of_the_slowest)
+    try:
+        driver.start()
+        driver.wait(driver.has_begun, START_S)
+        for kind in kinds:
+            driver.disturb(kind, luck)
+        added = feed.stop()
+        driver.finish()
+    finally:
+        feed.stop()
+        driver.close()
+    check(place, directory, added, seed)
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_driver_executor_and_worker_leave_everything_once(place: Place, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    kinds = ["executor", "worker", "driver"]
+    random.Random(seed).shuffle(kinds)
+    run(place, tmp_path, kinds, seed)
+    executors = {process for _, process in rows_of((tmp_path / "group-out").glob("batch=*/*.parquet"), "id", "process")}
+    assert len(executors) > 1, "one process has done it all"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_twenty_kills_leave_everything_once(place: Place, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    kinds = ["executor"] * 7 + ["worker"] * 5 + ["driver"] * 4 + ["all"] * 2 + ["planner"] * 2
+    random.Random(seed).shuffle(kinds)
+    run(place, tmp_path, kinds, seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_where_a_lease_ran_out_an_entry_is_there_twice_only_if_it_was_delivered_again(
+    place: Place, tmp_path: Path
+) -> None:
+    """Leases are shorter than a start of Spark, and a worker takes over what a killed driver had."""
+    by_worker: list[tuple[str, int]] = []
+    worker = Stream[dict[str, str]](place.stream, place.url, group=GROUP, fields=True, lease=LEASE_S)
+
+    @worker.handler(concurrency=2)
+    def handle(message: Message[dict[str, str]]) -> None:
+        time.sleep(0.2)
+        by_worker.append((message.id, message.attempt))
+
+    seed = random.randrange(1 << 30)
+    luck = random.Random(seed)
+    driver = Driver(place, tmp_path, ["group"], f"{LEASE_S}s")
+    feed = Feed(place, driver.batches_of_the_slowest)
+    thread = threading.Thread(target=lambda: worker.run(signals=False), daemon=True)
+    try:
+        driver.start()
+        driver.wait(driver.has_begun, START_S)
+        thread.start()
+        for kind in ("all", "executor", "all"):
+            driver.disturb(kind, luck)
+        added = feed.stop()
+        driver.finish()
+        deadline = time.monotonic() + 120
+        while audit(place).done < len(added) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    finally:
+        feed.stop()
+        driver.close()
+        worker.stop()
+        thread.join(30)
+        worker.close()
+    by_query = rows_of((tmp_path / "group-out").glob("batch=*/*.parquet"), "id", "deliveries")
+    numbers: dict[str, list[int]] = {entry_id: [] for entry_id, _, _ in added}
+    for entry_id, number in (*by_query, *by_worker):
+        numbers[entry_id].append(number)
+    assert all(numbers.values()), f"seed {seed}: some were never handled"
+    again = {entry_id: found for entry_id, found in numbers.items() if len(found) > 1}
+    assert again, f"seed {seed}: no lease has run out"
+    assert all(max(found) > 1 for found in again.values()), f"seed {seed}: {again}"
+    now = audit(place)
+    assert (now.done, now.pending, now.undelivered, now.dead, now.balanced) == (len(added), 0, 0, 0, True), seed

@@ -66,6 +66,11 @@ def test_a_stream_is_trimmed_while_it_is_written(spark: SparkSession, place: Pla
     frame = spark.range(100).selectExpr("id as n").coalesce(1)
     write(frame, place, stream=place.stream, maxlen=10, trim="exact")
     assert [int(fields[b"n"]) for _, fields in place.client.xrange(place.stream)] == list(range(90, 100))
+    frame = frame.selectExpr("n", "concat(n + 1, '-0') as id")
+    write(frame, place, stream=f"{place.stream}-by-id", minid="61-0", trim="exact")
+    assert [entry_id for entry_id, _ in place.client.xrange(f"{place.stream}-by-id")] == [
+        f"{n}-0".encode() for n in range(61, 101)
+    ]
 
 
 def test_many_rows_are_written_in_order(spark: SparkSession, each_place: Place) -> None:

@@ -174,3 +174,20 @@ def test_ending_offsets_are_refused_in_a_streaming_query(spark: SparkSession, pl
     place.fill(1)
     with pytest.raises(Exception, match="are for batch reads: a streaming query has no end"):
         drain(spark, place, tmp_path, endingOffsets="5-0")
+
+
+@pytest.mark.skipif(HAS_LIMITS, reason="this PySpark has all that is needed")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"group": "g"}, "group mode needs PySpark 4.2 or later"),
+        ({"maxOffsetsPerTrigger": "5"}, "option 'maxOffsetsPerTrigger' needs PySpark 4.2 or later: leave it out"),
+    ],
+)
+def test_what_an_older_pyspark_cannot_do_is_said(
+    spark: SparkSession, place: Place, tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    place.fill(1)
+    with pytest.raises(Exception, match="STREAM_FAILED") as caught:
+        drain(spark, place, tmp_path, **options)
+    assert words in str(caught.value).splitlines()[0]

@@ -89,6 +89,19 @@ def test_a_walk_cuts_where_it_is_told(place: Place) -> None:
         assert server.walk(whole(place, ids), 300, 10_000, None, None).rows == 2_500
 
 
+def test_a_trigger_waits_for_enough_rows_but_not_for_ever(place: Place) -> None:
+    place.fill(5)
+    planner = RangePlanner(options(place, minOffsetsPerTrigger="10", maxTriggerDelay="1h"))
+    start = planner.initial()
+    assert planner.latest(start, Limits()) is start
+    place.fill(5, first_ms=1_700_000_001_000)
+    assert planner.latest(start, Limits())["rows"] == 10
+    planner.close()
+    hasty = RangePlanner(options(place, minOffsetsPerTrigger="100", maxTriggerDelay="0s"))
+    assert hasty.latest(start, Limits())["rows"] == 10
+    hasty.close()
+
+
 def test_large_values_are_fetched_a_few_at_a_time(place: Place) -> None:
     ids = [place.client.xadd(place.stream, {"v": b"x" * 200_000}).decode() for _ in range(60)]
     place.client.config_resetstat()
@@ -244,5 +257,3 @@ def test_a_stream_that_has_moved_is_found(valkey_cluster: Cluster) -> None:
     with closing(Server(given.connection)) as server:
         wrong = server.address(valkey_cluster.key_on(0, "other"))
     assert read_ids(given.connection, Span(name, 0, parse_id(ids[-1]), address=wrong)) == ids
-
-

@@ -6,11 +6,35 @@
 Importing this brings in neither Spark nor Java: that happens with the first call.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from millstream.spark.session import register, session
 
-__all__ = ["register", "session", "settle"]
+if TYPE_CHECKING:
+    from millstream.spark.pipeline import (
+        Format,
+        GroupSource,
+        Jdbc,
+        Parquet,
+        Pipeline,
+        RangeSource,
+        Rows,
+        Sql,
+        StreamSink,
+    )
+
+__all__ = [
+    "Format", "GroupSource", "Jdbc", "Parquet", "Pipeline", "RangeSource", "Rows", "Sql", "StreamSink", "register",
+    "session", "settle",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """What pipelines are made of, when it is asked for: Spark's workers import this package and need none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("millstream.spark.pipeline"), name)
 
 
 def settle(df: Any, **options: object) -> Any:

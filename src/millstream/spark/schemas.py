@@ -99,6 +99,9 @@ def _spark_type(kind: Any, place: str) -> str:
     raise ConfigError(f"schema: {place} is of type {kind!r}, for which Spark has no column: use a simpler type")
 
 
+_TAKEN = frozenset({str, bool, float, bytes, NoneType})
+
+
 def _columns(value: Any) -> dict[str, Any]:
     found = _plain(value)
     assert isinstance(found, dict)
@@ -107,6 +110,8 @@ def _columns(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A value as Arrow takes it."""
+    if type(value) in _TAKEN:  # most are, and the questions below take a while
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "model_fields_set"):

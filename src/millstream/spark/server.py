@@ -6,7 +6,7 @@ Every question is asked again while the server is gone, for as long as the optio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,22 +70,8 @@ class Server:
         return patiently(self._connection.retry_s, lambda: sorted(set(self._scan(pattern))))
 
     def _scan(self, pattern: str) -> Iterator[str]:
-        for node in self._nodes():
-            cursor: bytes | int = 0
-            while True:
-                cursor, names = node(
-                    "SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", "stream"
-                )  # fmt: skip
-                yield from (name.decode("utf-8", "surrogateescape") for name in names)
-                if cursor == b"0":
-                    break
-
-    def _nodes(self) -> list[Any]:
-        """A function a server that sends it a command."""
-        if not self.backend.is_cluster:
-            return [lambda *words: self.backend.execute(*words, key=b"")]
-        client = self.backend.raw_client()
-        return [node.redis_connection.execute_command for node in client.get_primaries()]
+        for name in self.backend.scan("MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", "stream"):
+            yield name.decode("utf-8", "surrogateescape")
 
     def state(self, stream: str) -> State | None:
         """What a stream holds; None if there is none of that name."""
@@ -99,15 +85,20 @@ class Server:
 
     def address(self, stream: str) -> Address | None:
         """Where a stream is; None where there is only one place."""
-        if not self.backend.is_cluster:
-            return None
-        return Address(*self.backend.node_for(stream))
+        return patiently(self._connection.retry_s, lambda: self._address(stream))
+
+    def _address(self, stream: str) -> Address | None:
+        return Address(*self.backend.node_for(stream)) if self.backend.is_cluster else None
+
+    def placed(self, span: Span) -> Span:
+        """The span, with where its stream is."""
+        return replace(span, address=self.address(span.stream))
 
     def walk(self, span: Span, fetch: int, every: int, most: int | None, most_bytes: int | None) -> Walk:
         """Go through a range up to so many entries or bytes (but at least one entry); a cut after `every` entries."""
         cuts: list[Cut] = []
         rows = size = last = since = 0
-        for entries in read_span(self._connection, span, fetch, fail_on_loss=False):
+        for entries in read_span(self._connection, self.placed(span), fetch, fail_on_loss=False):
             taken = entries.count if most is None else min(entries.count, most - rows)
             if most_bytes is not None:
                 totals = size + np.cumsum(entries.sizes())

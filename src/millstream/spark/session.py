@@ -84,10 +84,11 @@ def _start(app: str, master: str, config: Mapping[str, str], log_file: Path) -> 
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    settings = {**QUIET, **(LOCAL if _is_local(master) else {}), **config}
+    is_here = master.startswith("local")  # `local-cluster` too, though its executors are processes of their own
+    settings = {**QUIET, **(LOCAL if is_here else {}), **config}
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(settings.items()))
     log.info("Spark writes its log to %s", log_file)
-    if _is_local(master):
+    if is_here:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are some `python3` without our packages
     gateway = None if SparkContext._gateway else _gateway(master, settings, log_file)

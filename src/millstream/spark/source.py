@@ -192,7 +192,7 @@ class EntryReader(DataSourceReader):
         with plainly():
             server = Server(self._options.connection)
             try:
-                return [SpanPartition(span) for span in self._spans(server)]
+                return [SpanPartition(server.placed(span)) for span in self._spans(server)]
             finally:
                 server.close()
 

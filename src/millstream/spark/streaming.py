@@ -135,7 +135,7 @@ class RangePlanner:
     def spans(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Span]:
         """What a batch reads."""
         found = spans_between(from_json(start), from_json(end))
-        return [_at(span, self._server) for span in found]
+        return [self._server.placed(span) for span in found]
 
     def close(self) -> None:
         self._server.close()
@@ -246,8 +246,3 @@ class RangePlanner:
             self._names = self._server.find(self._options.choice)
             self._looked_at = now
         return self._names
-
-
-def _at(span: Span, server: Server) -> Span:
-    address = server.address(span.stream)
-    return span if address is None else Span(span.stream, span.after, span.upto, span.count, span.floor, address)

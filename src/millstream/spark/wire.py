@@ -45,11 +45,23 @@ def first_address(place: Place, timeout_s: float) -> Address:
     if place.scheme == "unix":
         return Address(place.path, 0)
     if place.scheme.endswith("+sentinel"):
-        from redis.sentinel import Sentinel
-
-        sentinel = Sentinel(list(place.hosts), socket_timeout=timeout_s)  # type: ignore[no-untyped-call]
-        return Address(*sentinel.discover_master(place.path.strip("/").partition("/")[0]))  # type: ignore[no-untyped-call]
+        return _told_by_sentinels(place, timeout_s)
     return Address(*place.hosts[0])
+
+
+def _told_by_sentinels(place: Place, timeout_s: float) -> Address:
+    from redis import RedisError
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+    from redis.sentinel import Sentinel
+
+    name = place.path.strip("/").partition("/")[0]
+    asking = {"socket_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
+    sentinel: Any = Sentinel(list(place.hosts), sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    try:
+        return Address(*sentinel.discover_master(name))
+    except RedisError as error:  # as while one server takes over from another: it will be told when it is asked again
+        raise Unavailable(f"the sentinels name no server for {name!r}: {error}") from error
 
 
 class Wire:
@@ -208,8 +220,8 @@ def moved_to(error: ServerReplied, before: Address) -> Address | None:
 
 
 def open_for(connection: Connection, key: str, hint: Address | None = None) -> Wire:
-    """A connection to the server that has this key."""
-    wire = Wire(connection, hint)
+    """A connection to the server that has this key; `hint` is where it was."""
+    wire = _begin(connection, hint)
     for _ in range(MOST_HOPS):
         try:
             wire.ask("XLEN", key)
@@ -222,3 +234,16 @@ def open_for(connection: Connection, key: str, hint: Address | None = None) -> W
         wire = Wire(connection, address)
     wire.close()
     raise Unavailable(f"{hide_password(connection.url)}: no node of the cluster says that it has {key!r}")
+
+
+def _begin(connection: Connection, hint: Address | None) -> Wire:
+    """A connection to where a key was, or else to any node of the cluster that the URL names."""
+    place = parse_url(connection.url)
+    if not place.is_cluster:
+        return Wire(connection, hint)
+    named = [Address(*host) for host in place.hosts]
+    *others, last = dict.fromkeys([hint, *named] if hint is not None else named)
+    for address in others:
+        with suppress(Unavailable):  # a node that is gone: one that has taken over from it is known to the others
+            return Wire(connection, address)
+    return Wire(connection, last)
