@@ -28,6 +28,7 @@ $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: make PYTHON=... setup" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing millstream with PySpark and what tests need: once, a minute or two, and pip says nothing meanwhile"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,server,metrics,spark]'
 	@touch $(STAMP)
 
@@ -44,8 +45,8 @@ test: $(STAMP) oracle ## all tests, on real servers and real Spark
 test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, a browser on its report
 	$(BIN)/python -m pytest -m long --timeout 1800
 
-run: $(STAMP) ## the first example
-	$(BIN)/python examples/first_broker.py
+run: $(STAMP) ## the whole promise in about a minute: broker, workers and Spark on 200,000 orders, and a report
+	@$(BIN)/python -m millstream.demo
 
 bench: bench-engine bench-server bench-recovery bench-spark ## all benchmarks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,20 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
         process.kill()
         raise
     return process.returncode, said
+
+
+def summary(directory: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((directory / "summary.json").read_text())
+    return found
+
+
+def rows(directory: Path) -> list[dict[str, object]]:
+    import pyarrow.dataset as ds
+
+    found: list[dict[str, object]] = ds.dataset(
+        directory / "accepted", format="parquet", partitioning="hive"
+    ).to_table().to_pylist()  # fmt: skip
+    return found
 
 
 @pytest.fixture(scope="session")

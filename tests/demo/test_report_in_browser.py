@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,3 @@ def test_a_browser_shows_the_figures_and_the_plots(tmp_path: Path) -> None:
     assert {name: shown.by_id[f"sum-{name}"] for name in FIGURES} == figures
     assert shown.by_id["verdict"] == "It adds up."
     assert shown.tags.count("svg") == 5
-
-
-@pytest.mark.timeout(1800)
-def test_the_report_of_a_run_shows_its_summary(finished: tuple[Path, str]) -> None:
-    directory, _ = finished
-    summary = json.loads((directory / "summary.json").read_text())
-    shown = Texts(rendered(directory / "report.html"))
-    assert {name: shown.by_id[f"sum-{name}"] for name in FIGURES} == {name: str(summary[name]) for name in FIGURES}
-    assert shown.by_id["verdict"] == "It adds up."

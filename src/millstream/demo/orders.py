@@ -11,7 +11,7 @@ from pathlib import Path
 from millstream.demo.events import FORGOTTEN, PRODUCTS, Product
 
 STREAM, ACCEPTED, GROUP = "orders", "accepted", "billing"
-LEASE_S = 15.0
+LEASE_S = 20.0
 MAX_RETRIES = 5
 BACKOFF_S = 0.25
 

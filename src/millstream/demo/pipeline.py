@@ -88,12 +88,13 @@ def gather(spark: SparkSession, directory: Path, url: str) -> int:
         raw = spark.read.schema(RAW).parquet(str(directory / "raw"))  # some may have no good row
         own = raw.withColumnsRenamed({"_id": "entry", "_delivery_count": "delivery"})
         both = both.unionByName(own.select(*COLUMNS, f.lit("spark").alias("by")))
-    both = both.persist()
-    once = both.groupBy("entry").agg(f.min_by(f.struct(*COLUMNS, "by"), "by").alias("row")).select("row.*")
-    hourly = once.withColumn("hour", f.concat(f.substring("at", 1, 10), f.lit("-"), f.substring("at", 12, 2)))
+    counted = both.groupBy("entry").agg(f.min_by(f.struct(*COLUMNS, "by"), "by").alias("row"), f.count("*").alias("n"))
+    counted = counted.persist()
+    hourly = counted.select("row.*", f.concat(f.substring("row.at", 1, 10), f.lit("-"), f.substring("row.at", 12, 2))
+                            .alias("hour"))  # fmt: skip
     hourly.repartition(2, "hour").write.mode("overwrite").partitionBy("hour").parquet(str(directory / "accepted"))
-    twice = int(both.count() - both.select("entry").distinct().count())
-    both.unpersist()
+    twice = int(counted.select(f.coalesce(f.sum(f.col("n") - 1), f.lit(0))).first()[0])  # type: ignore[index]
+    counted.unpersist()
     return twice
 
 

@@ -22,7 +22,6 @@ class State:
     is_killed: bool = False  # a worker was killed
     redelivered: int = 0  # what that worker had in hand
     is_fixed: bool = False  # the product table is complete
-    is_redriven: bool = False  # all dead letters of that class were sent back
     is_finished: bool = False
     seconds: float = 0.0  # that earlier parts of it took
 

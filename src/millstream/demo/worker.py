@@ -27,7 +27,7 @@ from millstream.demo.orders import (
     unknown,
 )
 
-CALL_S = 0.01  # how long the price service takes to answer
+CALL_S = 0.05  # how long the price service takes to answer
 CONCURRENCY = 4
 
 
