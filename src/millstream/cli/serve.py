@@ -81,9 +81,7 @@ def serve(arguments: list[str]) -> None:
     hub.store = store
     file = split_arguments(arguments)[0]
     hub.config_file = Path(file).resolve() if file not in (None, "-") else None
-    gc.freeze()  # what was loaded lives as long as the server: do not look through it again and again
-    gc.set_threshold(*_GC)
-    keep_large_apart()
+    settle_in()
     server = Server(hub, endpoints)
     try:
         server.run(lambda listener: _greet(listener, directives, opened), signals=True)
@@ -93,6 +91,13 @@ def serve(arguments: list[str]) -> None:
         store.close()
         hub.close()
     logger.info("Stopped")
+
+
+def settle_in() -> None:
+    """For a process that does nothing but serve."""
+    gc.freeze()  # what was loaded lives as long as the server: do not look through it again and again
+    gc.set_threshold(*_GC)
+    keep_large_apart()
 
 
 def _open(store: Store) -> Opened:

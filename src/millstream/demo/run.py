@@ -1,6 +1,6 @@
 """The demo, from the first order to the report. Stopped with Ctrl-C, or killed, it goes on when it is started again.
 
-    broker (here) ◀── producer, worker, doomed worker (processes), Spark (its own)
+    broker ◀── producer, worker, doomed worker, Spark (processes, all of them)
     all sent and settled ──▶ complete the product table, redrive ──▶ all settled ──▶ gather ──▶ does it add up?
 """
 
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream import Broker, Stream
+from millstream import Stream
+from millstream.demo.broker import started
 from millstream.demo.figures import Sample, Summary
 from millstream.demo.leash import Child
 from millstream.demo.orders import GROUP, STREAM, write_products
@@ -90,9 +91,9 @@ class Demo:
         if not self.state.is_fixed:
             write_products(self.directory / "products.jsonl", complete=False)
         with ExitStack() as stack:
-            broker = stack.enter_context(Broker(self.directory / "data"))
-            server = stack.enter_context(broker.serve_in_background())
-            self.url = f"redis://127.0.0.1:{server.port}"
+            self.broker, port = started(self.directory)
+            stack.callback(self.broker.end)
+            self.url = f"redis://127.0.0.1:{port}"
             self.watch = Watch(self.url, self.directory, self.size, self.state.seconds, is_quiet=self.is_quiet)
             stack.callback(self.watch.close)
             stack.callback(self._remember)
@@ -161,7 +162,7 @@ class Demo:
         if not running.is_active:
             running.wait(0)  # raises what ended it
             raise MillstreamError("the query has ended by itself")
-        for name, child in self.children.items():
+        for name, child in [("broker", self.broker), *self.children.items()]:
             if child.code not in (None, 0):
                 raise MillstreamError(f"{name} has ended with code {child.code}: see {self.directory / name}.log")
 
