@@ -26,7 +26,7 @@ import redis
 
 from bench.peers import our_script
 from bench.rounds import FOREIGN_LIMIT
-from millstream.spark import session
+from millstream.spark import session, settle
 from tests.support.servers import running, valkey_binary
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ PAGE = 1_000  # entries of one XRANGE or pipeline of redis-py: its best
 TRIGGER_ROWS, TRIGGERS = 500, 20
 TRIGGER_MS = 120.0
 QUERY_S = 600
-PARTS = ("read", "shapes", "stream", "sink", "trigger")  # each is a method of Bench
+GROUP_ROWS = 250_000  # a trigger in group mode
+PARTS = ("read", "shapes", "stream", "sink", "group", "trigger")  # each is a method of Bench
 
 
 @dataclass
@@ -186,11 +187,7 @@ class Bench:
     def _steady(self, size: int) -> float:
         """Seconds for all rows, at the speed of the triggers after the first."""
         source = self.source(self.spark.readStream, "one").option("maxOffsetsPerTrigger", size)
-        query = self.run(source.schema("id string, v binary").load())
-        done = [batch for batch in query.recentProgress if batch["numInputRows"]]
-        steady = done[1:]
-        rows = sum(batch["numInputRows"] for batch in steady)
-        return sum(batch["durationMs"]["triggerExecution"] for batch in steady) / 1000 / rows * self.rows
+        return self._pace(self.run(source.schema("id string, v binary").load()))
 
     def _small_trigger(self) -> float:
         """The median of some triggers, in milliseconds."""
@@ -245,7 +242,54 @@ class Bench:
         self.append("out", self.rows, lambda _: {b"v": VALUE})
         return time.perf_counter() - start
 
+    # In a group
+
+    def group(self) -> list[Result]:
+        """Group mode, every row settled by the query, against a loop that reads for a group and acknowledges."""
+        self.fill("one", self.rows, lambda _: {b"v": VALUE})
+        size = min(GROUP_ROWS, self.rows // 2)
+        found = Result(f"group and settle, {size:,} rows a trigger", self.rows, 1.0)
+        self.compare([found], lambda: {found.name: (self._settled(size), self._acknowledged())})
+        return [found]
+
+    def _settled(self, size: int) -> float:
+        """Seconds for all rows, at the speed of the triggers after the first."""
+        name = self._new_group()
+        source = self.source(self.spark.readStream, "one").option("maxOffsetsPerTrigger", size)
+        rows = source.option("group", name).option("retain", "all").load()
+        decided = rows.selectExpr("stream", "id", "consumer", "delivery_count", "'ack' AS outcome")
+        writer = settle(decided, url=self.url, group=name).option("checkpointLocation", self.checkpoint())
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(QUERY_S)
+        pending = self.client.xpending("one", name)
+        assert pending["pending"] == 0, pending
+        self.client.xgroup_destroy("one", name)
+        return self._pace(query)
+
+    def _acknowledged(self) -> float:
+        name = self._new_group()
+        start, seen = time.perf_counter(), 0
+        while found := self.client.xreadgroup(name, "c", {"one": ">"}, count=PAGE):
+            ids = [entry_id for entry_id, _ in found[0][1]]
+            seen += self.client.xack("one", name, *ids)
+        took = time.perf_counter() - start
+        assert seen == self.rows
+        self.client.xgroup_destroy("one", name)
+        return took
+
+    def _new_group(self) -> str:
+        self._number += 1
+        name = f"group-{self._number}"
+        self.client.xgroup_create("one", name, "0")
+        return name
+
     # What they share
+
+    def _pace(self, query: Any) -> float:
+        """Seconds that all rows take at the speed of the triggers after the first."""
+        steady = [batch for batch in query.recentProgress if batch["numInputRows"]][1:]
+        rows = sum(batch["numInputRows"] for batch in steady)
+        return sum(batch["durationMs"]["triggerExecution"] for batch in steady) / 1000 / rows * self.rows
 
     def compare(self, results: list[Result], measure: Callable[[], dict[str, tuple[float, float]]]) -> None:
         """Fill the results: quiet rounds, or all if too few were quiet."""

@@ -24,12 +24,21 @@ if first[2] then next_due = math.max(tonumber(first[2]) - now, 0) end
 local next_rank = 0
 if group ~= '' and has(flags, 'c') then
   local parked = redis.call('ZRANGE', retries, rank, rank + limit - 1, 'WITHSCORES')
+  -- One look at all that is parked, since most of it is as it should be.
+  local rows = #parked > 0 and redis.call('XPENDING', stream, group, '-', '+', limit, DELAYED) or {}
+  local idle = {}
+  for _, row in ipairs(rows) do idle[row[1]] = tonumber(row[3]) end
   for i = 1, #parked, 2 do
-    local id, at = parked[i], tonumber(parked[i + 1])
-    if held(stream, group, id) == DELAYED then
-      redis.call('XCLAIM', stream, group, DELAYED, 0, id, 'TIME', whole(math.min(at - lease, now)), 'JUSTID')
-    else
+    local id, since = parked[i], math.min(tonumber(parked[i + 1]) - lease, now)
+    local known = idle[id]
+    if not known and #rows == limit then  -- there are more than one look shows
+      local owner, _, waited = held(stream, group, id)
+      known = owner == DELAYED and waited
+    end
+    if not known then
       redis.call('ZREM', retries, id)
+    elseif math.abs(now - known - since) > 1 then
+      redis.call('XCLAIM', stream, group, DELAYED, 0, id, 'TIME', whole(since), 'JUSTID')
     end
   end
   if #parked == limit * 2 then next_rank = rank + limit end
