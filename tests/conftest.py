@@ -46,8 +46,21 @@ def redis7_server() -> Iterator[servers.RealServer]:
 # What takes minutes each: runs of the demo that are stopped on the way. `make test-long` runs them.
 LONG = ("demo/test_going_on.py",)
 
+# The longest first: begun last, one of them would be waited for while the other processes have nothing left to do.
+FIRST = (
+    "spark/test_kills.py", "demo/test_run.py", "spark/test_pipeline.py", "packaging/test_wheel.py",
+    "spark/test_outages.py", "spark/test_shards.py", "spark/test_group.py", "docs/test_code_blocks.py",
+    "spark/test_trouble.py", "spark/test_streaming.py", "suites/test_redis_suite.py", "scenarios/test_d_transitions.py",
+)  # fmt: skip
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.as_posix().endswith(LONG):
             item.add_marker(pytest.mark.long)
+    items.sort(key=_turn)  # which leaves those of one turn as they are
+
+
+def _turn(item: pytest.Item) -> int:
+    path = item.path.as_posix()
+    return next((turn for turn, name in enumerate(FIRST) if path.endswith(name)), len(FIRST))

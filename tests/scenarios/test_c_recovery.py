@@ -452,7 +452,6 @@ def test_c_26_when_listener_and_scan_race_there_is_one_requeue(place: Site) -> N
         for done in [pool.submit(scan), pool.submit(hear)]:
             done.result()
     assert tally["scan_requeued"] + tally["keyspace_requeued"] == 20
-    assert tally["duplicate_ack"] + tally["scan_requeued"] >= 20
     assert sorted(fields[b"_original_id"] for _, fields in fleet.entries()) == sorted(ids)
 
 

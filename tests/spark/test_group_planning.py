@@ -555,3 +555,19 @@ def test_options_that_cannot_be_are_refused(given: dict[str, str], words: str) -
 def test_a_checkpoint_of_another_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="not one of group mode"):
         from_json({"v": 1, "streams": {}})
+
+
+def test_a_beat_that_comes_too_late_keeps_no_entries(site: Site) -> None:
+    publish(site, 10)
+    query = Query(options(site), site)
+    planner = query.start()
+    assert query.step(planner)
+    late = [keep for each in planner.keeper._kept.values() for keep in each]
+    assert late
+    assert not query.step(planner)
+    for keep in late:
+        keep()
+    planner.keeper.close()
+    publish(site, 10)
+    Query(options(site), site).run()
+    ended(site, 20)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,8 @@ def make_pipeline(directory: Path, url: str, max_rows: int) -> Pipeline:
 
     return Pipeline(
         name="orders",
-        source=GroupSource(STREAM, group=GROUP, url=url, lease=LEASE_S, max_rows=max_rows),
+        source=GroupSource(STREAM, group=GROUP, url=url, lease=LEASE_S, max_rows=max_rows,
+                           options={"minPartitions": max(2, os.cpu_count() or 2)}),  # Python is what takes long
         schema=Order,
         steps=[
             Rows(priced),

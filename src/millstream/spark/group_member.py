@@ -287,8 +287,8 @@ class Member:
                 raise
             log.warning("stream %r or its group is gone: there is nothing left of the batch", self.stream)
 
-    def keep(self, consumer: bytes, owner: bytes, held: Held) -> None:
-        """Start the batch's leases anew."""
+    def keep(self, consumer: bytes) -> None:
+        """Start the batch's leases anew. Its hold is left alone: said again too late, it would outlive the batch."""
         after = b""
         while True:
             page = self._run(self.batches.renew(consumer, after))
@@ -297,7 +297,6 @@ class Member:
                 log.error("%d pending entries of %r were trimmed away", page.trimmed, self.stream)
             if not after:
                 break
-        self._run(self.batches.hold(owner, text_of(held.first).encode(), consumer))
 
     def give_back(self, consumer: bytes, held: Held) -> None:
         """Release entries that were taken and are not worked on."""

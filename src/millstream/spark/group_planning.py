@@ -246,9 +246,8 @@ class GroupPlanner:
     # Keeping one
 
     def _keep(self, offset: GroupOffset) -> None:
-        consumer, owner = self._consumer(offset.token, offset.batch), offset.token.encode()
-        streams = offset.streams.items()
-        self.keeper.add(consumer, [partial(self._member(name).keep, consumer, owner, held) for name, held in streams])
+        consumer = self._consumer(offset.token, offset.batch)
+        self.keeper.add(consumer, [partial(self._member(name).keep, consumer) for name in offset.streams])
 
     # Streams
 

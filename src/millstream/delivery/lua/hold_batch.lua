@@ -1,4 +1,4 @@
--- Keep the entries of a batch from being removed before it is over; said again while it runs.
+-- Keep the entries of a batch from being removed before it is over; said again when it is run again.
 -- KEYS  stream, holds
 -- ARGV  group, whose, the batch's first id, its consumer, how many entries it has ('' as was said before)
 -- Back  whether its consumer has exactly these pending (1 or 0), without which `settle_acks` cannot be quick
