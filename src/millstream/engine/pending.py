@@ -578,19 +578,8 @@ class PendingList:
             found = _contents(ids, blocks)
             if found is not None:
                 return ids, blocks, found
-        ids, blocks = [], []
-        contents: list[Content] = []
-        for entry_id, hint in self.live_items(hold):
-            place = entries.find(entry_id, hint)
-            if place is None:
-                continue
-            block, at = place
-            ids.append(entry_id)
-            blocks.append(block)
-            contents.append(block.fragment(at))
-            if len(ids) == limit:
-                break
-        return ids, blocks, contents
+        ids, blocks, fragments = self._looked_up(hold, entries, limit)
+        return ids, blocks, [*fragments]
 
     def live_fragments(
         self, hold: AnyHold, entries: EntryLog, limit: int
@@ -601,7 +590,15 @@ class PendingList:
             fragments = entries.fragments_of(ids, blocks)
             if fragments is not None:
                 return ids, blocks, fragments
-        ids, blocks, fragments = [], [], []
+        return self._looked_up(hold, entries, limit)
+
+    def _looked_up(
+        self, hold: AnyHold, entries: EntryLog, limit: int | None
+    ) -> tuple[list[bytes], list[Block | None], list[bytes]]:
+        """As `live_fragments`, entry by entry: some may be gone, and blocks not be known."""
+        ids: list[bytes] = []
+        blocks: list[Block | None] = []
+        fragments: list[bytes] = []
         for entry_id, hint in self.live_items(hold):
             place = entries.find(entry_id, hint)
             if place is None:
