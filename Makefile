@@ -40,7 +40,7 @@ check: $(STAMP) ## lint, types, and who imports whom
 # Side by side, because many of them wait: for leases, for servers, for Spark. A file stays with one process.
 test: $(STAMP) oracle ## all tests, on real servers and real Spark
 	@$(BIN)/python -m tests.support.at_hand
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --durations 25
 
 test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, a browser on its report
 	$(BIN)/python -m pytest -m long --timeout 1800

@@ -130,7 +130,7 @@ def test_nothing_is_lost_when_workers_die_between_any_two_calls(valkey_server: R
             assert (account.published, account.done, account.dead) == (MESSAGES, MESSAGES, 0), account
         assert sum(worker.kills for worker in workers) >= KILLS
         assert sum(worker.faults for worker in workers) > 0
-    check_duplicates(read_file(tmp_path / "handled"))
+    check_duplicates(read_file(tmp_path / "handled"), sum(worker.faults for worker in workers))
 
 
 def run(orders: Stream[dict[str, int]], workers: list[Process]) -> Audit:
@@ -169,11 +169,16 @@ def drain(orders: Stream[dict[str, int]], workers: list[Process], account: Audit
     return account
 
 
-def check_duplicates(handled: dict[str, Handled]) -> None:
-    """All payloads are there; whoever handled one again did so because a lease had run out."""
+def check_duplicates(handled: dict[str, Handled], faults: int) -> None:
+    """All payloads are there; whoever handled one again did so because a lease had run out.
+
+    Where the reply that said for how long was lost, and the entry was read again, nobody can tell: no more than faults.
+    """
     assert {entry.payload for entry in handled.values()} == set(range(MESSAGES))
     assert len(handled) == MESSAGES  # a payload is one entry, however often its publication was sent
     assert all(entry.ended for entry in handled.values())
     for entry_id, entry in handled.items():
         for number in sorted(entry.ended)[1:]:  # handled before, and again: the server says for how long it was silent
-            assert entry.ended[number] >= LEASE_S * 1000, (entry_id, entry)
+            assert entry.ended[number] >= LEASE_S * 1000 or entry.ended[number] == -1, (entry_id, entry)
+    unknown = sum(1 for entry in handled.values() for number in sorted(entry.ended)[1:] if entry.ended[number] == -1)
+    assert unknown <= faults

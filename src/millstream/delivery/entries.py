@@ -13,7 +13,7 @@ class Delivery:
     id: bytes
     fields: tuple[tuple[bytes, bytes], ...]  # in order; a name may come twice
     number: int  # deliveries so far, this one included, as the server counts
-    idle_ms: int = 0  # how long it had been nobody's or a silent consumer's before
+    idle_ms: int = 0  # how long it had been nobody's or a silent consumer's before; -1: the reply that told was lost
     previous: bytes | None = None  # who had it before, where the server says
 
     @property

@@ -179,7 +179,7 @@ class Steps:
         for entry_id, number in known:
             words += (entry_id, number)
         return script("reread").call(
-            [self.keys.stream], words, lambda rows: [Delivery(row[0], pairs(row[1]), int(row[2])) for row in rows]
+            [self.keys.stream], words, lambda rows: [Delivery(row[0], pairs(row[1]), int(row[2]), -1) for row in rows]
         )
 
     def settle(self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False) -> Call[list[int | str]]:
