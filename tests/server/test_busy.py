@@ -111,6 +111,15 @@ def test_one_who_comes_meanwhile_is_heard(server: RealServer, busy: Line, other:
     assert busy.read(1)[0].startswith(b"-ERR Script killed")
 
 
+def test_a_shutdown_that_makes_no_sense_ends_nothing(busy: Line, other: Line) -> None:
+    busy.send(LOOP)
+    other.until_busy()
+    assert other.ask(b"SHUTDOWN", b"NOSAVE", b"SAVE") == b"-ERR syntax error\r\n"
+    assert other.ask(b"PING") == BUSY
+    assert other.ask(b"SCRIPT", b"KILL") == b"+OK\r\n"
+    assert busy.read(1)[0].startswith(b"-ERR Script killed")
+
+
 def test_one_that_has_written_is_not_ended(busy: Line, other: Line) -> None:
     busy.send([b"EVAL", WRITE, b"0"])
     other.until_busy()

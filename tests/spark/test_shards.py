@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
 from millstream.spark.compat import HAS_LIMITS
 from millstream.spark.ids import parse_id
-from millstream.spark.options import parse_read
+from millstream.spark.options import Read, parse_read
 from millstream.spark.reading import Span, read_span
 from millstream.spark.server import Server
 from millstream.spark.wire import open_for
@@ -133,22 +133,32 @@ def test_a_group_of_all_shards_is_settled_row_by_row(spark: SparkSession, cluste
     assert {row.stream for row in table(spark, cluster, "streams")} == set(NAMES)
 
 
+def filled(cluster: Cluster, name: str) -> list[str]:
+    """The ids of entries that are now in a stream."""
+    with cluster.client() as client:
+        return [client.xadd(name, {"n": n}).decode() for n in range(3_000)]
+
+
+def read(given: Read, span: Span, disturb: Callable[[], object]) -> list[str]:
+    """The ids of a span's entries; after the first thousand something happens."""
+    found: list[str] = []
+    for entries in read_span(given.connection, span, 1_000, fail_on_loss=True):
+        if not found:
+            disturb()
+        found += [entry_id.decode() for entry_id in entries.ids().to_pylist()]
+    return found
+
+
 def test_a_span_goes_on_where_a_replica_has_taken_over(cluster: Cluster) -> None:
     """Neither the node that the planner named nor the first node of the URL is there any more."""
     name = cluster.key_on(0, "taken")
-    with cluster.client() as client:
-        ids = [client.xadd(name, {"n": n}).decode() for n in range(3_000)]
+    ids = filled(cluster, name)
     nodes = ",".join(f"127.0.0.1:{node.port}" for node in [cluster.primary(0), cluster.primary(1)])
     given = parse_read({"url": f"redis+cluster://{nodes}", "stream": name, "fetchSize": "1000"})
     server = Server(given.connection)
     span = server.placed(Span(name, 0, parse_id(ids[-1])))
     cluster.wait_for_replica()
-    found: list[str] = []
-    for entries in read_span(given.connection, span, 1_000, fail_on_loss=True):
-        if not found:
-            cluster.kill_primary(0)
-        found += [entry_id.decode() for entry_id in entries.ids().to_pylist()]
-    assert found == ids
+    assert read(given, span, lambda: cluster.kill_primary(0)) == ids
     with open_for(given.connection, name) as wire:  # as settlements and the sink do
         assert wire.ask("XLEN", name) == 3_000
     state = server.state(name)  # and so does the planner
@@ -168,15 +178,9 @@ def test_streams_of_a_pattern_are_found_while_a_node_is_gone_for_a_moment(cluste
 
 def test_a_stream_moves_while_it_is_read(cluster: Cluster) -> None:
     name = cluster.key_on(1, "moving")
-    with cluster.client() as client:
-        ids = [client.xadd(name, {"n": n}).decode() for n in range(3_000)]
+    ids = filled(cluster, name)
     given = parse_read({"url": cluster.url, "stream": name})
     server = Server(given.connection)
     span = server.placed(Span(name, 0, parse_id(ids[-1])))
     server.close()
-    found: list[str] = []
-    for entries in read_span(given.connection, span, 1_000, fail_on_loss=True):
-        if not found:
-            cluster.move_slot(slot_of(name), 2)
-        found += [entry_id.decode() for entry_id in entries.ids().to_pylist()]
-    assert found == ids
+    assert read(given, span, lambda: cluster.move_slot(slot_of(name), 2)) == ids

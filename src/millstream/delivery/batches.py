@@ -121,13 +121,13 @@ class Batches:
         words = (self.steps.group, consumer, self.steps.prefix, after, count)
         return script("manifest").call([self.steps.keys.stream], words, parse_manifest)
 
-    def hold(self, owner: bytes, first: bytes, consumer: bytes, owed: int | None = None) -> Call[bool]:
+    def hold(self, owner: bytes, first: bytes, consumer: bytes, owed: int) -> Call[bool]:
         """Keep entries from this id on until the batch is closed.
 
         `owed`: how many entries the batch has, said once, when it was taken. If its consumer has exactly so many
         pending, which is the answer, then `acks` can be quick.
         """
-        words = (self.steps.group, owner, first, consumer, "" if owed is None else owed)
+        words = (self.steps.group, owner, first, consumer, owed)
         return script("hold_batch").call([self.steps.keys.stream, self._holds], words, bool)
 
     def close(self, consumer: bytes, owner: bytes, *, trim: bool, hold_ms: int = HOLD_MS) -> Call[tuple[bool, int]]:

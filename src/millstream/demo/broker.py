@@ -15,16 +15,17 @@ from pathlib import Path
 from millstream import Broker
 from millstream.cli.serve import settle_in
 from millstream.demo.leash import Child, on_leash
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, PersistenceError
 
 STARTS_S = 60.0
+LETS_GO_S = 5.0
 
 
 def keep(directory: Path) -> None:
     """Serve what the directory has until SIGTERM; the port is written beside it."""
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    with Broker(directory / "data") as broker, broker.serve_in_background() as server:
+    with _opened(directory / "data") as broker, broker.serve_in_background() as server:
         draft = directory / "port.new"
         draft.write_text(str(server.port))
         os.replace(draft, directory / "port")
@@ -32,18 +33,27 @@ def keep(directory: Path) -> None:
         asked.wait()
 
 
+def _opened(path: Path) -> Broker:
+    """The broker of a directory. That of a run which was killed may need a moment to let go of it."""
+    until = time.monotonic() + LETS_GO_S
+    while True:
+        try:
+            return Broker(path)
+        except PersistenceError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
 def started(directory: Path) -> tuple[Child, int]:
-    """A broker for this directory, and its port. One of a run that was killed may need a moment to let go of it."""
-    port, until = directory / "port", time.monotonic() + STARTS_S
+    """A broker for this directory, and its port."""
+    port, log, until = directory / "port", directory / "broker.log", time.monotonic() + STARTS_S
     port.unlink(missing_ok=True)
-    child = Child("millstream.demo.broker", [str(directory)], directory / "broker.log")
+    child = Child("millstream.demo.broker", [str(directory)], log)
     while not port.exists():
-        if time.monotonic() > until:
+        if child.code is not None or time.monotonic() > until:
             child.end()
-            raise MillstreamError(f"the broker does not start: see {directory / 'broker.log'}")
-        if child.code is not None:
-            time.sleep(0.5)
-            child = Child("millstream.demo.broker", [str(directory)], directory / "broker.log")
+            raise MillstreamError(f"the broker does not start, see {log}: {''.join(log.read_text().splitlines()[-1:])}")
         time.sleep(0.02)
     return child, int(port.read_text())
 

@@ -115,6 +115,7 @@ def shutdown(call: ServerCall, argv: list[bytes]) -> Reply:
         except PersistenceError as error:
             if b"FORCE" not in words:
                 raise fault(CANNOT_SHUT_DOWN) from error
+    hub.runner.abandon()
     call.session.reply_mode = ReplyMode.OFF  # a server that has gone does not answer
     for session in list(hub.sessions.values()):
         session.shut()

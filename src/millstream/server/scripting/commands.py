@@ -159,8 +159,7 @@ def _call(call: ServerCall, argv: list[bytes], *, is_read_only: bool) -> Reply:
     if argv[1] not in libraries:
         raise fault("ERR Function not found")
     count = _check_count(argv, integer(argv[2], "ERR Bad number of keys provided"))
-    call.hub.runner.function_call = argv
-    return libraries.call(call, argv[1], argv[3 : 3 + count], argv[3 + count :], is_read_only=is_read_only)
+    return libraries.call(call, argv, argv[3 : 3 + count], argv[3 + count :], is_read_only=is_read_only)
 
 
 @COMMANDS.serves(

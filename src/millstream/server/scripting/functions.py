@@ -169,14 +169,14 @@ class Libraries:
         ]
 
     def call(
-        self, call: ServerCall, name: bytes, keys: list[bytes], words: list[bytes], *, is_read_only: bool
+        self, call: ServerCall, argv: list[bytes], keys: list[bytes], words: list[bytes], *, is_read_only: bool
     ) -> Reply:
-        """Call a function; raises the error that it ends with."""
-        library, name = self._found(name)
+        """Call the function that a command names; raises the error that it ends with."""
+        library, name = self._found(argv[1])
         flags, protocol = library.functions[name].flags, call.protocol
         return self._runner.run(
             call, name, lambda lua: lua.call(library.number, name, keys, words, protocol), flags=flags,
-            is_read_only=is_read_only, is_function=True,
+            is_read_only=is_read_only, command=argv,
         )  # fmt: skip
 
     def flags_of(self, function: bytes) -> frozenset[str]:

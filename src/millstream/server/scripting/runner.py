@@ -61,8 +61,7 @@ class Runner:
         self._register: Register | None = None
         self._caller: Session | None = None
         self.allows_everything = False  # DEBUG: also commands that are not for scripts
-        self._is_function = False  # what runs is a function, else a script
-        self.function_call: list[bytes] = []  # the command that runs it
+        self._command: list[bytes] | None = None  # that calls the function which runs; None: it is a script
         self._begin(0, is_read_only=True)
 
     def _begin(self, now_ms: int, *, is_read_only: bool, allows_oom: bool = False) -> None:
@@ -107,11 +106,12 @@ class Runner:
         *,
         flags: frozenset[str] | None,
         is_read_only: bool,
-        is_function: bool = False,
+        command: list[bytes] | None = None,
     ) -> Reply:
         """Run a program for the caller; its reply. Raises the error it ends with, which tells its name.
 
-        A program without `flags` (None) may do anything, unless the caller wants it to be read-only.
+        A program without `flags` (None) may do anything, unless the caller wants it to be read-only. `command` is what
+        has called it, if it is a function.
         """
         interpreter = self.interpreter
         if flags is not None:
@@ -119,7 +119,7 @@ class Runner:
             is_read_only = "no-writes" in flags
         session = self._session_for(call.session)
         self._begin(call.now_ms, is_read_only=is_read_only, allows_oom="allow-oom" in (flags or ()))
-        self._is_function = is_function
+        self._command = command
         try:
             return program(interpreter)
         except ScriptError as error:
@@ -274,27 +274,21 @@ class Runner:
 
     def busy(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
         """The gate that others meet while a script takes long."""
-        if row.name == "shutdown" and b"NOSAVE" in map(bytes.upper, argv[1:]):
-            self._end = _KILLED
-            self._hub.forget_log()  # of a script that has not ended, nothing stays
-            return None
-        if "allow_busy" in row.flags and row.name != "shutdown":
-            return None
-        return self._busy_error()
+        is_allowed = "allow_busy" in row.flags and (row.name != "shutdown" or b"NOSAVE" in map(bytes.upper, argv[1:]))
+        return None if is_allowed else self._busy_error()
 
     def _busy_error(self) -> CommandError:
-        kill = "FUNCTION KILL" if self._is_function else "SCRIPT KILL"
+        kill = "SCRIPT KILL" if self._command is None else "FUNCTION KILL"
         return fault(f"BUSY Redis is busy running a script. You can only call {kill} or SHUTDOWN NOSAVE.")
 
     def running(self) -> Reply:
         """What FUNCTION STATS tells of the function that runs; an error if it is a script."""
         if self._caller is None:
             return None
-        if not self._is_function:
+        if self._command is None:
             raise self._busy_error()
         taken_ms = round((monotonic() - self._started_s) * 1000)
-        command: list[Reply] = [*self.function_call]
-        return Pairs([b"name", self.function_call[1], b"command", command, b"duration_ms", taken_ms])
+        return Pairs([b"name", self._command[1], b"command", [*self._command], b"duration_ms", taken_ms])
 
     def kill(self, *, is_function: bool) -> None:
         """End the script that runs; CommandError with the reason if it cannot be ended so."""
@@ -302,9 +296,15 @@ class Runner:
             raise fault(_NOT_BUSY)
         if self._has_written:
             raise fault(_UNKILLABLE)
-        if is_function != self._is_function:
+        if is_function != (self._command is not None):
             raise self._busy_error()
         self._end = _KILLED
+
+    def abandon(self) -> None:
+        """The server ends: end the script that runs, if one does, and let nothing stay of it."""
+        if self._caller is not None:
+            self._end = _KILLED
+            self._hub.forget_log()
 
     def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
         """The library that is being loaded has this function."""
