@@ -356,7 +356,9 @@ def measure(name: str, options: argparse.Namespace, spark: SparkSession) -> list
         for part, run in bench.parts().items():
             if part in options.only:
                 print(f"{name}: {part}", flush=True)
-                found += run()
+                measured = run()
+                print(*(result.row() for result in measured), sep="\n", flush=True)
+                found += measured
         print(f"\n{name}", HEADER, *(result.row() for result in found), "", sep="\n", flush=True)
         return found
 

@@ -111,7 +111,7 @@ class Write:
     trim: tuple[str, ...] = ()  # the words of XADD, such as MAXLEN ~ 1000
     idempotence: str = "auto"  # auto, fence, idmp, none
     fence_ttl_s: int = 7 * 86400
-    chunk: int = 500  # rows a script call, or between two looks at the replies
+    chunk: int = 0  # rows a script call, or between two looks at the replies; 0: what suits the way of writing
     keep_nulls: bool = False  # write them as empty values instead of leaving them out
 
 
@@ -198,7 +198,7 @@ def parse_write(options: Mapping[str, str]) -> Write:
         trim=_trim(given),
         idempotence=given.choice("idempotence", ("auto", "fence", "idmp", "none"), "auto"),
         fence_ttl_s=int(given.duration("fenceTtl", 7 * 86400)),
-        chunk=given.count("chunkSize") or 500,
+        chunk=given.count("chunkSize") or 0,
         keep_nulls=given.choice("nulls", ("skip", "empty"), "skip") == "empty",
     )
 

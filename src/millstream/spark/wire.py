@@ -73,6 +73,8 @@ class Wire:
         self.address = address or first_address(self._place, connection.timeout_s)
         self._entries = EntriesReader()
         self._replies = hiredis.Reader()
+        self._lines_owed = 0  # waited for by `confirm`; below zero if some came early
+        self._last_byte = b"\n"
         self._socket = self._open()
         try:
             self._greet()
@@ -110,6 +112,21 @@ class Wire:
                     return found
             self._replies.feed(self._receive())
         return found
+
+    def confirm(self, lines: int) -> None:
+        """Wait until so many lines of reply have come; the first error is raised as ServerReplied.
+
+        For ids (two lines) and numbers (one), of which there are millions: no object each. None begins with a minus,
+        and after an error it is not known what had come: the wire is to be closed.
+        """
+        self._lines_owed += lines
+        while self._lines_owed > 0:
+            data = self._receive()
+            if (at := (self._last_byte + data).find(b"\n-")) >= 0:
+                self._replies.feed(data[at:])
+                self.reply()
+            self._lines_owed -= data.count(b"\n")
+            self._last_byte = data[-1:]
 
     def entries(self) -> Entries:
         """The entries of the next reply; valid until the next call."""
