@@ -16,12 +16,12 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
-from millstream.client.embedded import hold_broker
 from millstream.client.urls import Place, parse_url
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
     from millstream.client.backend import Backend
+    from millstream.client.embedded import Held
 
 MAX_BLOCK_S = 30.0  # no single blocking read is longer; a loop reads again
 _TRUE = ("1", "yes", "true", "on")
@@ -45,17 +45,23 @@ def wants_weaker(place: Place) -> bool:
 def make_clients(place: Place, timeout_s: float) -> tuple[Any, Any, Any]:
     """The client for commands, the one for blocking reads, and what else must be closed."""
     if place.is_embedded:
-        held = hold_broker(place)
+        held = _broker_of(place)
         options = _common(None) | {"retry": Retry(NoBackoff(), 0)}
         return held.broker.client(**options), held.broker.client(**options), held
     quick, slow = _common(timeout_s), _common(MAX_BLOCK_S + timeout_s, timeout_s)
     return _make(place, quick), _make(place, slow), None
 
 
+def _broker_of(place: Place) -> Held:
+    from millstream.client.embedded import hold_broker  # the whole engine: only for who has no server
+
+    return hold_broker(place)
+
+
 def make_async_clients(place: Place, timeout_s: float) -> tuple[Any, Any, Any]:
     """The same for asyncio."""
     if place.is_embedded:
-        held = hold_broker(place)
+        held = _broker_of(place)
         options = _common(None) | {"retry": AsyncRetry(NoBackoff(), 0)}
         return held.broker.aclient(**options), held.broker.aclient(**options), held
     quick, slow = _common(timeout_s), _common(MAX_BLOCK_S + timeout_s, timeout_s)

@@ -17,6 +17,7 @@ from millstream.spark.group_options import GroupRead
 from millstream.spark.group_planning import GroupPlanner
 from millstream.spark.group_reading import read_part
 from millstream.spark.rows import META, RowBuilder, columns_of
+from millstream.spark.tasks import begin
 
 GROUP_META = {**META, "delivery_count": pa.int32(), "idle_ms": pa.int64(), "consumer": pa.string()}
 
@@ -74,6 +75,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, GroupPartition):  # what Spark makes of no partitions at all
             return
+        begin("read")
         options = self._options.read
         with plainly():
             for chunk in read_part(options.connection, partition.part, options.fetch):

@@ -26,6 +26,7 @@ from millstream.delivery.settlement import DeadLetter, Reason
 from millstream.errors import ConfigError
 from millstream.spark.compat import arrow_schema
 from millstream.spark.settle_rows import ACK, DEAD, RELEASE, RETRY
+from millstream.spark.tasks import begin, rows_of
 
 NOTHING = "no output"  # the reason of a row that is done and for which the function has returned None
 CARRIED = ("stream", "id", "consumer", "delivery_count")
@@ -83,6 +84,7 @@ def _mapper(
     function: Function, names: Sequence[str], carried: Sequence[str], schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin("rows")
         for batch in batches:
             yield mapped(batch, function, names, carried, schema)
 
@@ -93,7 +95,7 @@ def mapped(
     batch: pa.RecordBatch, function: Function, names: Sequence[str], carried: Sequence[str], schema: pa.Schema
 ) -> pa.RecordBatch:
     """A batch through a function, row by row."""
-    rows = [_tried(row, function, names, carried) for row in batch.to_pylist(maps_as_pydicts="lossy")]
+    rows = [_tried(row, function, names, carried) for row in rows_of(batch)]
     try:
         return pa.RecordBatch.from_pylist(rows, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):  # a row's result does not fit: find out which

@@ -23,6 +23,7 @@ from millstream.spark.pipeline_sources import TYPES
 from millstream.spark.pipeline_steps import Rows
 from millstream.spark.schemas import Table
 from millstream.spark.settle_rows import ACK, DEAD
+from millstream.spark.tasks import begin, rows_of
 
 # How a row ended, behind its own columns: null for a good one, `ack` for one that is done without output.
 ENDS = "_outcome string, _reason string, _error string, _traceback string, _delay double"
@@ -115,6 +116,7 @@ Batches = Iterator[pa.RecordBatch]
 
 def _mapper(steps: Sequence[RowStep], schema: pa.Schema) -> Callable[[Batches], Batches]:
     def mapped(batches: Batches) -> Batches:
+        begin("rows")
         for batch in batches:
             yield stepped(batch, steps, schema)
 
@@ -123,7 +125,7 @@ def _mapper(steps: Sequence[RowStep], schema: pa.Schema) -> Callable[[Batches], 
 
 def stepped(batch: pa.RecordBatch, steps: Sequence[RowStep], schema: pa.Schema) -> pa.RecordBatch:
     """A batch through row steps."""
-    rows = [_tried(row, steps) for row in batch.to_pylist(maps_as_pydicts="lossy")]
+    rows = [_tried(row, steps) for row in rows_of(batch)]
     try:
         return pa.RecordBatch.from_pylist(rows, schema)
     except _UNFIT:  # a row's values do not fit its columns: find out which

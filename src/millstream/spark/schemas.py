@@ -112,6 +112,8 @@ def _plain(value: Any) -> Any:
     """A value as Arrow takes it."""
     if type(value) in _TAKEN:  # most are, and the questions below take a while
         return value
+    if type(value) is int and -_LARGEST <= value < _LARGEST:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "model_fields_set"):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from millstream.client import Backend, connect
 from millstream.errors import ServerReplied
 from millstream.spark.faults import patiently
 from millstream.spark.ids import parse_id
@@ -19,6 +18,9 @@ from millstream.spark.offsets import Cut
 from millstream.spark.options import Choice, Connection
 from millstream.spark.reading import Span, read_span
 from millstream.spark.wire import Address
+
+if TYPE_CHECKING:
+    from millstream.client import Backend
 
 SCAN_COUNT = 1_000
 
@@ -54,6 +56,8 @@ class Server:
     def backend(self) -> Backend:
         """The connection, made when it is first needed."""
         if self._backend is None:
+            from millstream.client import connect  # not needed by executors, who load this module as well
+
             url, timeout_s = self._connection.url, self._connection.timeout_s
             self._backend = connect(url, timeout_s=timeout_s, accept_weaker=True)
         return self._backend

@@ -30,6 +30,7 @@ from millstream.spark.faults import plainly
 from millstream.spark.group_options import Settling, parse_settling
 from millstream.spark.settle_rows import KNOWN, check_columns
 from millstream.spark.settle_sending import Settler, Tally
+from millstream.spark.tasks import begin
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class SettledMessage(WriterCommitMessage):
 
 def settle_all(options: Settling, batches: Iterator[pa.RecordBatch]) -> SettledMessage:
     """Settle a task's rows."""
+    begin("settle")
     with plainly():
         settler = Settler(options)
         for batch in batches:

@@ -22,6 +22,7 @@ from millstream.spark.compat import arrow_schema
 from millstream.spark.faults import patiently, plainly
 from millstream.spark.options import Write, parse_write
 from millstream.spark.packing import Layout, by_stream, layout_of, pack
+from millstream.spark.tasks import begin
 from millstream.spark.wire import open_for
 from millstream.spark.writing import Identity, PlainWriter, fence_key, make_writer
 
@@ -46,6 +47,7 @@ class Sink:
 
     def write(self, batches: Iterator[pa.RecordBatch], identity: Identity) -> Written:
         """Write a task's rows."""
+        begin("write")
         writers: dict[str, PlainWriter] = {}
         try:
             for batch in batches:

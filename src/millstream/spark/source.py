@@ -50,6 +50,7 @@ from millstream.spark.reading import Span, read_span
 from millstream.spark.rows import RowBuilder, columns_of
 from millstream.spark.server import Server
 from millstream.spark.streaming import Limits, RangePlanner
+from millstream.spark.tasks import begin
 
 __all__ = ["MillstreamSource", "RowReader", "SpanPartition", "arrow_schema", "field_names"]
 
@@ -169,6 +170,7 @@ class RowReader:
         """A partition's rows."""
         if not isinstance(partition, SpanPartition):  # what Spark makes of no partitions at all
             return
+        begin("read")
         options, span = self._options, partition.span
         with plainly():
             for entries in read_span(options.connection, span, options.fetch, fail_on_loss=options.fail_on_loss):
