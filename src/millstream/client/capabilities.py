@@ -32,6 +32,7 @@ class Capabilities:
     acked_trim: bool = False  # XADD/XTRIM ACKED
     idempotent_add: bool = False  # XADD IDMP
     max_size: bool = False  # XREADGROUP MAXSIZE
+    set_many: bool = False  # MSETEX
     functions: bool = False  # FUNCTION, FCALL
     scripts: bool = False  # EVAL
     denied: Mapping[str, str] = field(default_factory=dict)  # what the user's permissions forbid, and the server's word
@@ -62,6 +63,7 @@ def questions(key: bytes) -> dict[str, tuple[Word, ...]]:
         "acked_trim": ("XTRIM", key, "MAXLEN", 1, "ACKED"),
         "idempotent_add": ("XADD", key, "NOMKSTREAM", "IDMP", "p", "i", "*", "f", "v"),
         "max_size": ("XREAD", "MAXSIZE", 1, "STREAMS", key, "0"),
+        "set_many": ("MSETEX", 1, key, "v", "XX"),
         "functions": ("FCALL", "millstream_no_such_function", 1, key),
         "scripts": ("EVAL", "return 1", 0),  # no key: that the user may not touch this one says nothing
     }

@@ -291,12 +291,17 @@ class Publishing:
             return Call(argv, self.keys.stream, lambda entry_id: [Published(entry_id, True)])
         return self._append_script(producer, number, entries, maxlen, dedupe_ms)
 
+    @property
+    def _flags(self) -> str:
+        found = self.capabilities
+        return ("t" if found.acked_trim else "") + ("m" if found.set_many else "")
+
     def _append_script(
         self, producer: bytes, number: int, entries: Sequence[NewEntry], maxlen: int | None, dedupe_ms: int
     ) -> Call[list[Published]]:
         keys = [self.keys.stream, self.keys.producer(producer), self.keys.delayed]
         words: list[Word] = [
-            "t" if self.capabilities.acked_trim else "-", number, "" if maxlen is None else maxlen, dedupe_ms
+            self._flags, number, "" if maxlen is None else maxlen, dedupe_ms
         ]  # fmt: skip
         for entry in entries:
             place = 0

@@ -82,6 +82,7 @@ def gather(spark: SparkSession, directory: Path, url: str) -> int:
 
     An order is there twice if somebody accepted it, lost it before that was settled, and another one accepted it too.
     """
+    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     stream = spark.read.format("millstream").options(url=url, stream=ACCEPTED, missingStream="wait").schema(OF_WORKERS)
@@ -91,13 +92,12 @@ def gather(spark: SparkSession, directory: Path, url: str) -> int:
         own = raw.withColumnsRenamed({"_id": "entry", "_delivery_count": "delivery"})
         both = both.unionByName(own.select(*COLUMNS, f.lit("spark").alias("by")))
     counted = both.groupBy("entry").agg(f.min_by(f.struct(*COLUMNS, "by"), "by").alias("row"), f.count("*").alias("n"))
-    counted = counted.persist()
+    seen = Observation()
+    counted = counted.observe(seen, f.coalesce(f.sum(f.col("n") - 1), f.lit(0)).alias("twice"))
     hourly = counted.select("row.*", f.concat(f.substring("row.at", 1, 10), f.lit("-"), f.substring("row.at", 12, 2))
                             .alias("hour"))  # fmt: skip
     hourly.repartition(2, "hour").write.mode("overwrite").partitionBy("hour").parquet(str(directory / "accepted"))
-    twice = int(counted.select(f.coalesce(f.sum(f.col("n") - 1), f.lit(0))).first()[0])  # type: ignore[index]
-    counted.unpersist()
-    return twice
+    return int(seen.get["twice"])
 
 
 def windows(spark: SparkSession, directory: Path) -> None:

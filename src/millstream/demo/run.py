@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream import Stream
 from millstream.demo.broker import started
+from millstream.demo.events import truth
 from millstream.demo.figures import Sample, Summary
 from millstream.demo.leash import Child
 from millstream.demo.orders import GROUP, STREAM, write_products
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-BATCHES = 5  # about so many batches of new orders
+BATCHES = 4  # about so many batches of new orders
 PATIENCE_S = 1800.0  # without the end in sight
 DOOMED, STEADY = "doomed", "steady"
 ROUNDS = 5  # of redriving: on a slow machine a last try may be lost to its lease, again and again
@@ -216,11 +218,13 @@ class Demo:
     def _finish(self, spark: SparkSession) -> Summary:
         self.watch.phase = "gathering"
         self._heed()
-        with self.watch.looking():
+        with self.watch.looking(), ThreadPoolExecutor(1) as beside:
+            coming = beside.submit(truth, self.state.size, self.state.seed)  # while Spark works, this process waits
             twice = gather(spark, self.directory, self.url)
             self._heed()
             windows(spark, self.directory)
-        summary, deliveries = summary_of(self.url, self.directory, self.state, twice, self.watch.seconds)
+            made = coming.result()
+        summary, deliveries = summary_of(self.url, self.directory, self.state, made, twice, self.watch.seconds)
         write_json(summary, self.directory / "summary.json")
         (self.directory / "report.html").write_text(report(summary, self.watch.samples, deliveries))
         self.state.is_finished = True

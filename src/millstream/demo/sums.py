@@ -10,16 +10,17 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from millstream import Stream
-from millstream.demo.events import Kind, Truth, truth
+from millstream.demo.events import Kind, Truth
 from millstream.demo.figures import Summary
 from millstream.demo.orders import GROUP, STREAM
 from millstream.demo.producer import Progress
 from millstream.demo.state import State
 
 
-def summary_of(url: str, directory: Path, state: State, twice: int, seconds: float) -> tuple[Summary, dict[int, int]]:
+def summary_of(
+    url: str, directory: Path, state: State, made: Truth, twice: int, seconds: float
+) -> tuple[Summary, dict[int, int]]:
     """The summary, and accepted orders by the delivery that they were accepted with."""
-    made = truth(state.size, state.seed)
     progress = Progress.read(directory / "producer.json")
     with Stream[Any](STREAM, url, group=GROUP) as stream:
         audit = stream.audit()

@@ -47,29 +47,47 @@ for first = 4, #KEYS, 1000 do
 end
 if wrong then return wrong end
 
-local results, lifetime = {}, whole(window)
+-- Tokens are kept at the end, all at once where the server can.
+local tokens = {}
+local function remember(key, id)
+  known[key] = id
+  tokens[#tokens + 1] = key
+  tokens[#tokens + 1] = id
+end
+local function keep_tokens()
+  local lifetime = whole(window)
+  if not has(flags, 'm') then
+    for k = 1, #tokens, 2 do redis.call('SET', tokens[k], tokens[k + 1], 'PX', lifetime) end
+    return
+  end
+  for first = 1, #tokens, 2000 do
+    local last = math.min(first + 1999, #tokens)
+    local words = {unpack(tokens, first, last)}
+    words[#words + 1], words[#words + 2] = 'PX', lifetime
+    redis.call('MSETEX', (last - first + 1) / 2, unpack(words))
+  end
+end
+
+local results, argv = {}, ARGV
 for place, entry in ipairs(entries) do
   local before = entry.key and known[entry.key]
   if before then
     results[place] = {before, 0}
   else
-    local words = {}
-    for k = entry.at + 1, entry.at + entry.n do words[#words + 1] = ARGV[k] end
     local id = ''
     if entry.delay > 0 then
+      local words = {unpack(argv, entry.at + 1, entry.at + entry.n)}
       local name = #producer .. ':' .. producer .. number .. ':' .. place
       local member = waiting_member(tonumber(number) or 0, place, name, words)
       redis.call('ZADD', delayed, whole(now_ms() + entry.delay), member)
     else
-      id = redis.call('XADD', stream, '*', unpack(words))
+      id = redis.call('XADD', stream, '*', unpack(argv, entry.at + 1, entry.at + entry.n))
     end
-    if entry.key then
-      redis.call('SET', entry.key, id, 'PX', lifetime)
-      known[entry.key] = id
-    end
+    if entry.key then remember(entry.key, id) end
     results[place] = {id, 1}
   end
 end
+keep_tokens()
 if longest ~= '' then trim(stream, flags, longest) end
 redis.call('SET', producer, cmsgpack.pack({number, results}), 'PX', 600000)
 return results

@@ -2,7 +2,8 @@
 --
 -- Two consumers are nobody: '~released' has what a server without XNACK cannot release, '~delayed' what waits for its
 -- retry. An entry of theirs is in nobody's hands, so no lease of a worker can be on it.
--- Letters in `flags`: n XNACK, d XACKDEL, t trimming by ACKED, c XREADGROUP CLAIM, k keep entries that are done.
+-- Letters in `flags`: n XNACK, d XACKDEL, t trimming by ACKED, c XREADGROUP CLAIM, m MSETEX, k keep entries that are
+-- done.
 
 local RELEASED, DELAYED = '~released', '~delayed'
 
