@@ -11,7 +11,7 @@ import pytest
 from millstream import Stream
 from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.delivery.signals import Reject, Release, Retry
-from millstream.spark.pipeline import GroupSource, Parquet, Pipeline, RangeSource, Rows, Sql
+from millstream.spark.pipeline import GroupSource, Parquet, Pipeline, RangeSource, Require, Rows, Sql
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
@@ -89,6 +89,30 @@ def test_steps_follow_each_other_whatever_they_are(spark: SparkSession) -> None:
     found = pipeline(steps=steps).test(rows, spark=spark)
     assert found.good == [{"short": "1: 600"}]
     assert [each.row for each in found.dead] == [2]
+
+
+def test_a_condition_is_looked_at_by_spark_itself(spark: SparkSession) -> None:
+    steps = [
+        Require("quantity > 0", "order {order} of {country} is for {quantity}: {{nothing}}"),
+        Require("nullif(country, 'XX') <> 'YY'", "no country", is_final=True),  # null is not good enough
+        Rows(total, adds="total bigint"),
+    ]
+    rows = [order(), order(quantity=0), order("XX"), order("YY"), order(quantity=-1, _delivery_count=3), order("QQ")]
+    found = pipeline(steps=steps).test(rows, spark=spark)
+    assert [row["total"] for row in found.good] == [200]
+    assert [(each.row, each.delay) for each in found.retried] == [(1, None), (5, None)]
+    assert found.retried[0].error == "order 1 of DE is for 0: {nothing}"
+    dead = [(each.row, each.reason, each.error) for each in found.dead]
+    assert dead == [(2, "rejected", "no country"), (3, "rejected", "no country"),
+                    (4, "retries", "order 1 of DE is for -1: {nothing}")]  # fmt: skip
+
+
+def test_a_condition_needs_the_columns_about_entries_too(spark: SparkSession) -> None:
+    from millstream.errors import ConfigError
+
+    steps = [lambda frame: frame.drop("_id"), Require("quantity > 0", "none")]
+    with pytest.raises(ConfigError, match=r"before \"Require\('quantity > 0'\)\" the column '_id' was dropped"):
+        pipeline(steps=steps).test([order()], spark=spark)
 
 
 def test_without_a_schema_rows_are_columns(spark: SparkSession) -> None:

@@ -10,7 +10,18 @@ import pytest
 
 from millstream.delivery.policy import RetryPolicy
 from millstream.errors import ConfigError
-from millstream.spark.pipeline import Format, GroupSource, Jdbc, Parquet, Pipeline, RangeSource, Rows, Sql, StreamSink
+from millstream.spark.pipeline import (
+    Format,
+    GroupSource,
+    Jdbc,
+    Parquet,
+    Pipeline,
+    RangeSource,
+    Require,
+    Rows,
+    Sql,
+    StreamSink,
+)
 
 GROUP = GroupSource("orders", group="billing")
 RANGE = RangeSource("orders")
@@ -60,6 +71,9 @@ def test_what_cannot_work_is_refused_and_named(change: dict[str, Any], words: st
         (lambda: Rows(3), "a function of a row"),  # type: ignore[arg-type]
         (lambda: Rows(print, adds="a int", gives="b int"), "leave out one"),
         (lambda: Sql("SELECT 1"), r"FROM \{rows\}"),
+        (lambda: Require(" ", "why"), "needs a condition"),
+        (lambda: Require("a > 0", "why {"), "cannot be read"),
+        (lambda: Require("a > 0", "why {}"), "names no column"),
     ],
 )
 def test_a_step_that_cannot_work_is_refused(make: Any, words: str) -> None:
@@ -109,6 +123,10 @@ adds = "total bigint"
 [[steps]]
 sql = "SELECT * FROM {rows}"
 [[steps]]
+require = "total > 0"
+error = "order {order} is for nothing"
+is_final = true
+[[steps]]
 frame = "shop_app:same"
 
 [[sinks]]
@@ -143,7 +161,8 @@ def test_the_common_cases_come_from_toml(app: Path) -> None:
     assert (found.name, found.checkpoint, found.trigger) == ("orders", "state", "5 seconds")
     assert found.retry.max_retries == 5
     assert found.retry.backoff.first == 0.5
-    assert [type(step).__name__ for step in found.steps] == ["Rows", "Sql", "function"]
+    assert [type(step).__name__ for step in found.steps] == ["Rows", "Sql", "Require", "function"]
+    assert found.steps[2] == Require("total > 0", "order {order} is for nothing", is_final=True)
     assert found.sinks == [Parquet("accepted", partition_by=["country"]), StreamSink("out")]
     assert found.schema.__name__ == "Order"
 
@@ -153,6 +172,7 @@ def test_the_common_cases_come_from_toml(app: Path) -> None:
     [
         ('group = "billing"', 'groop = "billing"', "source: there is no 'groop'"),
         ("[[steps]]\nsql", "[[steps]]\nsgl", "steps: there is no 'sgl'"),
+        ('error = "order {order} is for nothing"', "", "steps: a step has sql, rows, frame, or require with error"),
         ('parquet = "accepted"', 'parket = "accepted"', "sinks: a sink has parquet"),
         ('"shop_app:total"', '"shop_app:sum"', "has no 'sum'"),
         ('"shop_app:total"', '"total"', "names nothing"),

@@ -12,7 +12,7 @@ from millstream.demo.events import FORGOTTEN, PRODUCTS, Product
 
 STREAM, ACCEPTED, GROUP = "orders", "accepted", "billing"
 LEASE_S = 20.0
-MAX_RETRIES = 5
+MAX_RETRIES = 3
 BACKOFF_S = 0.25
 
 

@@ -23,7 +23,7 @@ from millstream.demo.producer import Progress
 from millstream.errors import Unavailable
 from millstream.worker.report import audit_of
 
-EVERY_S = 0.5
+EVERY_S = 1.0
 LINE_EVERY_S = 5.0  # where there is no terminal to draw on
 
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
         Parquet,
         Pipeline,
         RangeSource,
+        Require,
         Rows,
         Sql,
         StreamSink,
     )
 
 __all__ = [
-    "Format", "GroupSource", "Jdbc", "Parquet", "Pipeline", "RangeSource", "Rows", "Sql", "StreamSink", "register",
-    "session", "settle",
+    "Format", "GroupSource", "Jdbc", "Parquet", "Pipeline", "RangeSource", "Require", "Rows", "Sql", "StreamSink",
+    "register", "session", "settle",
 ]  # fmt: skip
 
 

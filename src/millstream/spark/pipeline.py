@@ -26,17 +26,18 @@ from millstream.errors import ConfigError
 from millstream.spark import schemas
 from millstream.spark.pipeline_sinks import Format, Jdbc, Parquet, Sink, StreamSink
 from millstream.spark.pipeline_sources import GroupSource, RangeSource, Source, check_names
-from millstream.spark.pipeline_steps import Rows, Sql
+from millstream.spark.pipeline_steps import Require, Rows, Sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millstream.spark.pipeline_running import Backfilled, Result, Running
 
-__all__ = ["Format", "GroupSource", "Jdbc", "Parquet", "Pipeline", "RangeSource", "Rows", "Sql", "StreamSink"]
+__all__ = ["Format", "GroupSource", "Jdbc", "Parquet", "Pipeline", "RangeSource", "Require", "Rows", "Sql",
+           "StreamSink"]  # fmt: skip
 
 FrameStep = Callable[["DataFrame"], "DataFrame"]
-Step = Rows | Sql | FrameStep
+Step = Rows | Require | Sql | FrameStep
 OUTPUT_MODES = ("append", "update", "complete")
 
 
@@ -71,8 +72,10 @@ class Pipeline:
 
     def _check_parts(self) -> None:
         for at, step in enumerate(self.steps):
-            if not callable(step) and not isinstance(step, Rows | Sql):
-                raise ConfigError(f"steps: number {at + 1} is neither Rows, Sql nor a function of frames: {step!r}")
+            if not callable(step) and not isinstance(step, Rows | Require | Sql):
+                raise ConfigError(
+                    f"steps: number {at + 1} is neither Rows, Require, Sql nor a function of frames: {step!r}"
+                )
         if not self.sinks:
             raise ConfigError("sinks: there is none, and nothing would be kept: give one, such as Parquet('accepted')")
         for sink in (*self.sinks, *([] if self.rejects is None else [self.rejects])):

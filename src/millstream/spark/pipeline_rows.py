@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
 from millstream.delivery.settlement import DeadLetter, Reason
 from millstream.errors import ConfigError, MalformedPayload
 from millstream.spark.outcomes import outcome_of
 from millstream.spark.pipeline_sources import TYPES
-from millstream.spark.pipeline_steps import Rows
+from millstream.spark.pipeline_steps import Require, Rows
 from millstream.spark.schemas import Table
-from millstream.spark.settle_rows import ACK, DEAD
+from millstream.spark.settle_rows import ACK, DEAD, RETRY
 from millstream.spark.tasks import begin, rows_of
 
 # How a row ended, behind its own columns: null for a good one, `ack` for one that is done without output.
@@ -86,17 +87,46 @@ class Stage:
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """All rows, with columns that say how they ended."""
+        _check_columns(frame, self.steps[0].name)
         columns = frame.schema
-        missing = [name for name in ("_stream", "_id") if name not in columns.names]
-        if missing:
-            raise ConfigError(
-                f"steps: before {self.steps[0].name!r} the column {missing[0]!r} was dropped, which says which entry a "
-                "row is: keep the columns that begin with _"
-            )
         for step in self.steps:
             columns = columns_after(step, columns)
         result = StructType([*(StructField(each.name, each.dataType) for each in columns), *_struct(ENDS).fields])
         return frame.mapInArrow(_mapper(self.steps, _arrow(result)), result)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that rows must meet: a stage that needs no Python."""
+
+    step: Require
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """All rows, with columns that say how they ended."""
+        _check_columns(frame, self.step.name)
+        outcome, reason = (DEAD, Reason.REJECTED) if self.step.is_final else (RETRY, Reason.RETRIES)
+        is_bad = ~f.coalesce(f.expr(self.step.condition), f.lit(False))
+        ends = {"_outcome": f.lit(outcome), "_reason": f.lit(str(reason)), "_error": self._error()}
+        columns = [f.when(is_bad, ends.get(each.name, f.lit(None))).cast(each.dataType).alias(each.name)
+                   for each in _struct(ENDS).fields]  # fmt: skip
+        return frame.select("*", *columns)
+
+    def _error(self) -> Column:
+        pieces: list[Column] = []
+        for text, name in self.step.parts():
+            pieces.append(f.lit(text))
+            if name is not None:
+                pieces.append(f.coalesce(f.col(f"`{name}`").cast("string"), f.lit("null")))
+        return f.concat(*pieces) if pieces else f.lit("")
+
+
+def _check_columns(frame: DataFrame, step: str) -> None:
+    for name in ("_stream", "_id"):
+        if name not in frame.columns:
+            raise ConfigError(
+                f"steps: before {step!r} the column {name!r} was dropped, which says which entry a row is: keep the "
+                "columns that begin with _"
+            )
 
 
 def good_rows(staged: DataFrame) -> DataFrame:

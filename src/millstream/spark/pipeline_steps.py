@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
@@ -34,6 +35,39 @@ class Rows:
     @property
     def name(self) -> str:
         return getattr(self.function, "__name__", repr(self.function))
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """A condition that rows must meet, in SQL: `Require("title IS NOT NULL", "no product {product}")`.
+
+    A row that does not, or for which it is null, fails with the error, in which `{column}` stands for a column's value:
+    it is retried, or with `is_final` a dead letter at once. As `Rows` with a function that raises, but Spark looks at
+    all rows by itself: nothing goes through Python.
+    """
+
+    condition: str
+    error: str
+    is_final: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.condition.strip():
+            raise ConfigError("steps: Require needs a condition in SQL, such as 'quantity > 0'")
+        try:
+            named = [name for _, name in self.parts()]
+        except ValueError as error:
+            raise ConfigError(f"steps: the error {self.error!r} of Require cannot be read: {error}") from error
+        if "" in named:
+            raise ConfigError(f"steps: {{}} in the error {self.error!r} of Require names no column")
+
+    @property
+    def name(self) -> str:
+        return f"Require({self.condition!r})"
+
+    def parts(self) -> Iterator[tuple[str, str | None]]:
+        """The error in pieces: text, and the column that follows it."""
+        for text, name, _, _ in Formatter().parse(self.error):
+            yield text, name
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@
     rows = "app:charge"                   # a function of a row
     adds = "paid double"
     [[steps]]
+    require = "paid > 0"                  # in SQL; is_final = true: no second try
+    error = "order {order} is not paid"
+    [[steps]]
     frame = "app:enrich"                  # a function of a DataFrame
 
     [[sinks]]
@@ -37,7 +40,7 @@ from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.errors import ConfigError
 from millstream.spark.pipeline_sinks import Format, Jdbc, Parquet, Sink, StreamSink
 from millstream.spark.pipeline_sources import GroupSource, RangeSource, Source
-from millstream.spark.pipeline_steps import Rows, Sql
+from millstream.spark.pipeline_steps import Require, Rows, Sql
 
 P = TypeVar("P")
 Table = Mapping[str, Any]
@@ -101,15 +104,17 @@ def retry_of(table: Table) -> RetryPolicy:
 
 
 def _step(table: Table, where: Path) -> Any:
-    _known(table, ("sql", "rows", "frame", "adds", "gives"), "steps")
+    _known(table, ("sql", "rows", "require", "frame", "adds", "gives", "error", "is_final"), "steps")
     match table:
         case {"sql": str() as query}:
             return Sql(query)
         case {"rows": str() as target}:
             return Rows(imported(target, where), adds=table.get("adds"), gives=table.get("gives"))
+        case {"require": str() as condition, "error": str() as error}:
+            return Require(condition, error, is_final=table.get("is_final", False))
         case {"frame": str() as target}:
             return imported(target, where)
-    raise ConfigError("steps: a step has sql, rows or frame")
+    raise ConfigError("steps: a step has sql, rows, frame, or require with error")
 
 
 def _sink(table: Table) -> Sink:

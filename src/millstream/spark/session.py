@@ -36,6 +36,7 @@ QUIET = {
     "spark.python.unix.domain.socket.enabled": "true",  # TCP on loopback costs a small batch some 30 ms
 }
 LOCAL = {
+    "spark.python.daemon.module": "millstream.spark.daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
