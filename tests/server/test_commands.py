@@ -299,6 +299,6 @@ def test_monitor_shows_what_others_do(world: World, a: Peer, b: Peer) -> None:
     shown = a.read().splitlines()
     assert re.fullmatch(rb'\+\d+\.\d{6} \[0 embedded:\d+\] "SET" "k" "\\x00v"', shown[0])
     assert shown[1].endswith(b'] "AUTH" "(redacted)"')
-    a("RESET")
+    assert a("RESET") == b"+RESET\r\n"
     b("PING")
     assert a.read() == b""

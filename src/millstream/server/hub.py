@@ -383,7 +383,8 @@ class Hub:
         words = b" ".join(map(quoted, redacted(row, argv)))
         line = b"+%d.%06d [%d %b] %b\r\n" % (seconds, ms * 1000, session.db, session.address, words)
         for monitor in self.monitors:
-            monitor.push(line)
+            if row.name != "reset" or monitor is not session:  # whoever resets itself has monitored until then
+                monitor.push(line)
 
     # Running a command, under the lock
 
