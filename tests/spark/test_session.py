@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
 from millstream.spark.java import Java, find_java, wrapped_home
 from tests.spark.conftest import SOURCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PROGRAM = """
 import sys
@@ -36,6 +43,17 @@ def test_a_session_starts_quietly_where_there_is_no_java(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "10 java-runtime\n"
     assert (tmp_path / "log").exists()
+
+
+def test_workers_begin_with_everything_loaded_and_out_of_the_garbage(spark: SparkSession) -> None:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = {"is_loaded": "millstream.spark.settle_sink" in sys.modules, "frozen": gc.get_freeze_count()}
+        for _ in batches:
+            yield pa.RecordBatch.from_pylist([found])
+
+    (row,) = spark.range(1).mapInArrow(look, "is_loaded boolean, frozen bigint").collect()
+    assert row.is_loaded
+    assert row.frozen > 10_000
 
 
 def test_java_is_looked_for_where_the_environment_says(tmp_path: Path) -> None:
