@@ -1,7 +1,7 @@
 """The Spark side of the demo: orders of the group into Parquet by hour, one table of all accepted ones, revenue.
 
-    orders ── group ──▶ validate, price, join ──▶ raw/batch=…/hour=…      as they come
-    raw + accepted (what workers took) ── each entry once ──▶ accepted/hour=…      at the end
+    orders ── group ──▶ validate, price, join ──▶ accepted/batch=…/hour=…      as they come
+    stream accepted (what workers took) ── what is not there yet ──▶ accepted/batch=workers/hour=…      at the end
     accepted ── windows of an hour, watermark ──▶ revenue
 """
 
@@ -36,7 +36,8 @@ OF_WORKERS = (
 )
 RAW = OF_WORKERS.replace("entry", "_id").replace("delivery", "_delivery_count")
 LATENESS = "1 day"  # how late an order may be and still count: late ones, retried and redriven ones
-COLUMNS = tuple(column.split()[0] for column in OF_WORKERS.split(", "))
+HOUR = "concat(substr(at, 1, 10), '-', substr(at, 12, 2)) AS hour"
+WORKERS = "workers"  # what stands in the place of a batch's name
 
 
 def priced(row: Any) -> None:
@@ -63,35 +64,49 @@ def make_pipeline(directory: Path, url: str, max_rows: int) -> Pipeline:
             Rows(priced),
             enriched,
             Require("title IS NOT NULL", str(unknown("{product}"))),
-            Sql("SELECT *, concat(substr(at, 1, 10), '-', substr(at, 12, 2)) AS hour FROM {rows}"),
+            Sql(f"SELECT *, {HOUR} FROM {{rows}}"),
         ],
-        sinks=[Parquet(directory / "raw", partition_by=["hour"])],
+        sinks=[Parquet(directory / "accepted", partition_by=["hour"])],
         retry=RetryPolicy(max_retries=MAX_RETRIES, backoff=Backoff(first=BACKOFF_S)),
         checkpoint=directory / "checkpoint",
     )
 
 
 def gather(spark: SparkSession, directory: Path, url: str) -> int:
-    """One table of all accepted orders, by hour; how many rows were there twice and are left out.
+    """Put what workers accepted beside what Spark did, each entry once; how many rows were there twice.
 
     An order is there twice if somebody accepted it, lost it before that was settled, and another one accepted it too.
     """
     from pyspark.sql import functions as f
 
     stream = spark.read.format("millstream").options(url=url, stream=ACCEPTED, missingStream="wait").schema(OF_WORKERS)
-    both = stream.load().select(*COLUMNS, f.lit("workers").alias("by"))
-    if (directory / "raw").exists():  # unless the workers were so quick that nothing was left
-        raw = spark.read.schema(RAW).parquet(str(directory / "raw"))  # some may have no good row
-        own = raw.withColumnsRenamed({"_id": "entry", "_delivery_count": "delivery"})
-        both = both.unionByName(own.select(*COLUMNS, f.lit("spark").alias("by")))
-    again = {row["entry"]: row["count"] - 1 for row in both.groupBy("entry").count().where("count > 1").collect()}
-    if again:  # few, if any: to group whole rows instead of ids would take three times as long
-        is_again = f.col("entry").isin(list(again))
-        once = both.where(is_again).groupBy("entry").agg(f.min_by(f.struct(*COLUMNS, "by"), "by").alias("row"))
-        both = both.where(~is_again).unionByName(once.select("row.*"))
-    hourly = both.withColumn("hour", f.concat(f.substring("at", 1, 10), f.lit("-"), f.substring("at", 12, 2)))
-    hourly.repartition(2, "hour").write.mode("overwrite").partitionBy("hour").parquet(str(directory / "accepted"))
-    return sum(again.values())
+    theirs = stream.load().withColumnsRenamed({"entry": "_id", "delivery": "_delivery_count"}).selectExpr("*", HOUR)
+    if not (table := directory / "accepted").exists():  # the workers were so quick that nothing was left for Spark
+        _write(theirs, table / f"batch={WORKERS}")
+        return 0
+    own = spark.read.schema(f"{RAW}, batch string, hour string").parquet(str(table)).where(f.col("batch") != WORKERS)
+    ids = own.select("_id", f.lit(1).alias("own")).unionByName(theirs.select("_id", f.lit(0).alias("own")))
+    again = ids.groupBy("_id").agg(f.count("*").alias("n"), f.sum("own").alias("own")).where("n > 1").collect()
+    if any(row["own"] > 1 for row in again):
+        _write(own.dropDuplicates(["_id"]).drop("batch"), directory / "once" / "batch=once")
+        os.replace(table, directory / "before")
+        mend(directory)
+    taken = [row["_id"] for row in again if row["own"]]
+    _write(theirs.where(~f.col("_id").isin(taken)) if taken else theirs, table / f"batch={WORKERS}")
+    return sum(row["n"] - 1 for row in again)
+
+
+def mend(directory: Path) -> None:
+    """Put the table without repetitions in the place of the other, also if somebody was killed on the way."""
+    table, once = directory / "accepted", directory / "once"
+    if not table.exists() and once.exists():
+        os.replace(once, table)
+    for left in (once, directory / "before"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _write(rows: DataFrame, path: Path) -> None:
+    rows.coalesce(1).write.mode("overwrite").partitionBy("hour").parquet(str(path))
 
 
 def windows(spark: SparkSession, directory: Path) -> None:

@@ -25,7 +25,7 @@ from millstream.demo.events import truth
 from millstream.demo.figures import Sample, Summary
 from millstream.demo.leash import Child
 from millstream.demo.orders import GROUP, STREAM, write_products
-from millstream.demo.pipeline import gather, make_pipeline, windows
+from millstream.demo.pipeline import gather, make_pipeline, mend, windows
 from millstream.demo.report import report
 from millstream.demo.state import opened
 from millstream.demo.sums import summary_of, write_json
@@ -91,6 +91,7 @@ class Demo:
         self.state, is_going_on = opened(self.directory, self.size, self.seed)
         if is_going_on:
             self.say(f"going on with the run in {self.directory}")
+        mend(self.directory)
         if not self.state.is_fixed:
             write_products(self.directory / "products.jsonl", complete=False)
         with ExitStack() as stack:

@@ -13,6 +13,7 @@ from millstream import Stream
 from millstream.demo.events import Kind, Truth
 from millstream.demo.figures import Summary
 from millstream.demo.orders import GROUP, STREAM
+from millstream.demo.pipeline import WORKERS
 from millstream.demo.producer import Progress
 from millstream.demo.state import State
 
@@ -26,7 +27,7 @@ def summary_of(
         audit = stream.audit()
         reasons = Counter(letter.reason for letter in stream.dead.list())
     rows = accepted_rows(directory)
-    by, deliveries = Counter(rows["by"]), Counter(rows["delivery"])
+    by_workers, deliveries = rows["batch"].count(WORKERS), Counter(rows["_delivery_count"])
     hours = revenue_by_hour(directory)
     summary = Summary(
         sent_truth=made.sent, again_truth=made.again, malformed_truth=made.kinds[Kind.MALFORMED],
@@ -38,7 +39,7 @@ def summary_of(
         dead_reasons=dict(sorted(reasons.items())),
         accepted=len(rows["order"]), accepted_orders=len(set(rows["order"])),
         is_accepted_right=are_right(rows, made),
-        by_spark=by["spark"], by_workers=by["workers"],
+        by_spark=len(rows["order"]) - by_workers, by_workers=by_workers,
         revenue=sum(hours.values()), is_revenue_right=hours == made.revenue,
         redelivered=state.redelivered, twice=twice,
         retried=sum(count for number, count in deliveries.items() if number > 1), seconds=seconds,
@@ -49,7 +50,7 @@ def summary_of(
 def accepted_rows(directory: Path) -> dict[str, list[Any]]:
     """The accepted orders, from the Parquet files themselves and without Spark."""
     files = ds.dataset(directory / "accepted", format="parquet", partitioning="hive")
-    columns = ["order", "by", "delivery", "quantity", "price", "at"]
+    columns = ["order", "batch", "_delivery_count", "quantity", "price", "at"]
     found: dict[str, list[Any]] = files.to_table(columns=columns).to_pydict()
     return found
 
