@@ -16,8 +16,11 @@ FUZZ ?= 1000000
 TESTERS ?= 3
 MINUTES ?= 10
 KILLS ?= 200
+COMPILED := build/compiled
+# What has Spark in it, and what makes its own package or only looks at the source.
+NOT_COMPILED := $(addprefix --ignore tests/,spark demo docs examples packaging cli/test_pipeline.py cli/test_pipeline_sinks.py)
 
-.PHONY: help setup check test test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
+.PHONY: help setup check test test-compiled test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -41,6 +44,18 @@ check: $(STAMP) ## lint, types, and who imports whom
 test: $(STAMP) oracle ## all tests, on real servers and real Spark
 	@$(BIN)/python -m tests.support.at_hand
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --durations 25
+
+# In this process and in all that tests start: the compiled package comes before the source tree on the path.
+test-compiled: $(COMPILED)/.built oracle ## the same tests on the compiled core, but for those of Spark
+	PYTHONPATH=$(CURDIR)/$(COMPILED) MILLSTREAM_BUILD=$(CURDIR)/$(COMPILED) \
+		$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder tests $(NOT_COMPILED)
+
+$(COMPILED)/.built: $(STAMP) hatch_build.py $(shell find src/millstream -name '*.py')
+	@rm -rf $(COMPILED)
+	@echo "compiling with mypyc: a minute or two"
+	@mkdir -p $(dir $(COMPILED))
+	@$(BIN)/python hatch_build.py $(COMPILED) >$(COMPILED).log 2>&1 || { tail -20 $(COMPILED).log >&2; exit 1; }
+	@touch $@
 
 test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, a browser on its report
 	$(BIN)/python -m pytest -m long --timeout 1800

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +11,14 @@ from hypothesis import settings
 from tests.support import redis7, servers
 from tests.support.cluster import Cluster
 
-# How long one example takes says nothing on a machine that others use as well.
-settings.register_profile("millstream", deadline=None)
+# How long one example takes says nothing on a machine that others use as well. tests/long/test_examples.py has all.
+settings.register_profile("millstream", deadline=None, max_examples=int(os.environ.get("MILLSTREAM_EXAMPLES", "40")))
 settings.load_profile("millstream")
+
+# Java compiles in two stages, and the second costs more than it saves in the minute that a session of a test lives: a
+# third of all its time. Said here, it is true of Java in processes that tests start, too. The compiler of the first
+# stage makes larger frames, and Spark's planner calls itself deeply.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m")
 
 
 @pytest.fixture(scope="module")

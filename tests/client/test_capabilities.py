@@ -17,7 +17,7 @@ def judged(**changes: object) -> Capabilities:
 
 def test_a_reply_means_that_it_can() -> None:
     assert judged().names() == [
-        "nack", "claim_read", "ackdel", "acked_trim", "idempotent_add", "max_size", "functions", "scripts"
+        "nack", "claim_read", "ackdel", "acked_trim", "idempotent_add", "max_size", "set_many", "functions", "scripts"
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<language>\w*)(?P<words>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = ("python", "sh", "toml", "text")
-WAIT_S = 280
+WAIT_S = 580
 NEEDS = ("server", "spark")
 
 
@@ -48,6 +48,11 @@ class Block:
         """Why it is not run; None if it is."""
         _, colon, reason = self.words.partition("no-run")
         return reason.removeprefix(":").strip() if colon else None
+
+    @property
+    def needs(self) -> set[str]:
+        """What must be there for it; nothing if it is not run, whatever its reason names."""
+        return {word for word in NEEDS if word in self.words.split()} if self.reason is None else set()
 
     @property
     def file(self) -> str | None:
@@ -68,7 +73,7 @@ def fences_of(text: str) -> list[Block]:
 def program(page: Path, blocks: list[Block]) -> str:
     """One program of all blocks, in which an error shows the page's own lines."""
     lines = ["import os, subprocess, sys, pathlib, tomllib", "sys.path.insert(0, '')", "names = {'__name__': 'page'}"]
-    if any("spark" in block.words for block in blocks):
+    if any("spark" in block.needs for block in blocks):
         lines += ["from millstream.spark import session", "names['spark'] = session('docs', log_file='spark.log')"]
     lines += ["names['url'] = os.environ.get('MILLSTREAM_URL', '')"]
     for block in blocks:
@@ -99,11 +104,11 @@ def run(page: Path, text: str, where: Path, url: str) -> subprocess.CompletedPro
                           timeout=WAIT_S, check=False)  # fmt: skip
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page.read_text())], ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     text = page.read_text()
-    wanted = {word for block in blocks_of(text) for word in NEEDS if word in block.words and block.reason is None}
+    wanted = {word for block in blocks_of(text) for word in block.needs}
     if "spark" in wanted and importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
     if "server" not in wanted:

@@ -123,8 +123,9 @@ def test_the_radix_tree_over_consecutive_ids_has_the_nodes_the_spec_names(keys: 
     assert log_of([key << 64 for key in keys], Settings(stream_node_max_entries=1)).trie_nodes() == nodes
 
 
+@pytest.mark.parametrize("known", [0, 100, 400])
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_fields_of_many_entries_are_those_of_each(is_shuffled: bool) -> None:
+def test_fields_of_many_entries_are_those_of_each(is_shuffled: bool, known: int) -> None:
     log, settings = EntryLog(), Settings()
     for seq in range(1, 400):  # ids of one, two and three digits, in sealed blocks and an open one
         log.append_field(b"7-%d" % seq, order(b"7-%d" % seq), b"f", b"value %d" % seq, settings)
@@ -132,8 +133,13 @@ def test_fields_of_many_entries_are_those_of_each(is_shuffled: bool) -> None:
     if is_shuffled:
         random.Random(3).shuffle(ids)
     places = [log.find(entry_id) for entry_id in ids]
-    found = log.fragments_of(ids, [place and place[0] for place in places])
-    assert found == [place and place[0].fragment(place[1]) for place in places]
+    blocks = [place and place[0] for place in places]
+    hints = [place[1] if place and place[1] % 5 else -1 for place in places[:known]]
+    fragments = [place and place[0].fragment(place[1]) for place in places]
+    assert log.fragments_of(ids, blocks, hints) == fragments
+    for gone in (b"7-7", b"7-210"):  # behind which nothing is any more where it was
+        assert log.delete(gone)
+    assert log.fragments_of(ids, blocks, hints) == fragments
 
 
 @pytest.mark.parametrize("missing", [b"7-5", b"7-150"])
@@ -143,7 +149,9 @@ def test_fields_of_many_entries_are_not_told_if_one_is_gone(missing: bytes) -> N
         log.append_field(b"7-%d" % seq, order(b"7-%d" % seq), b"f", b"value %d" % seq, settings)
     ids = [b"7-4", b"7-5", b"7-6", b"7-150"]
     blocks = [place and place[0] for place in map(log.find, ids)]
-    assert log.fragments_of(ids, blocks) is not None
-    assert log.fragments_of(ids, [*blocks[:3], None]) is None
+    hints = [place[1] if place else -1 for place in map(log.find, ids)]
+    assert log.fragments_of(ids, blocks, []) is not None
+    assert log.fragments_of(ids, [*blocks[:3], None], []) is None
     log.delete(missing)
-    assert log.fragments_of(ids, blocks) is None
+    assert log.fragments_of(ids, blocks, []) is None
+    assert log.fragments_of(ids, blocks, hints) is None

@@ -23,6 +23,7 @@ from pathlib import Path
 from millstream.errors import Unavailable
 from millstream.worker.report import Audit
 from millstream.worker.stream import Stream
+from tests.support.ours import SOURCE
 from tests.support.proxy import Action, Cut, DropReply, FaultProxy, Forward
 from tests.support.servers import RealServer
 
@@ -51,7 +52,7 @@ class Process:
         self._kill_at = self.luck.randint(1, 60)  # calls from now
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.worker_child", self.proxy.url, str(LEASE_S), str(self.file)],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}, stderr=subprocess.DEVNULL,
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}"}, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
     def rule(self, argv: list[bytes], number: int) -> Action:

@@ -21,9 +21,10 @@ from tests.model.programs import Argv, Scene
 
 T = TypeVar("T")
 
-EXAMPLES = int(os.environ.get("MILLSTREAM_EXAMPLES", "400"))
+# A part; tests/long/test_examples.py runs 400 and 300.
+EXAMPLES = int(os.environ.get("MILLSTREAM_EXAMPLES", "100"))
 STEPS = 50
-PROGRAMS = int(os.environ.get("MILLSTREAM_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("MILLSTREAM_PROGRAMS", "150"))
 
 
 @st.composite

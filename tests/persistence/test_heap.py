@@ -13,7 +13,7 @@ import pytest
 from millstream.persistence.heap import give_back
 from millstream.persistence.store import Store
 from millstream.server.hub import Hub
-from tests.support.ours import eventually
+from tests.support.ours import ROOT, SOURCE, eventually
 
 MB = 1 << 20
 COUNT, SIZE = 40_000, 2000  # 80 MB, in pieces that Python has from the C library
@@ -59,8 +59,7 @@ before = in_use()
 pieces.clear()
 print(before - in_use() > 50 * MB)
 """
-    root = Path(__file__).parent.parent.parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])}
     for mode, expected in (("apart", "True\n"), ("as it is", "False\n")):
         found = subprocess.run(
             [sys.executable, "-c", script, mode], capture_output=True, text=True, timeout=60, env=environment

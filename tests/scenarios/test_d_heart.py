@@ -16,6 +16,7 @@ from millstream.errors import ConfigError
 from millstream.worker.heart import Child
 from millstream.worker.stream import Stream
 from tests.scenarios.d_support import Order, make_consumer
+from tests.support.ours import SOURCE
 from tests.support.places import Site
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,7 +37,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 def worker(url: str, seconds: int, has_process: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.scenarios.gil_child", url, str(seconds), has_process], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{ROOT}/src:{ROOT}", "PATH": ""},
+        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{SOURCE}:{ROOT}", "PATH": ""},
     )  # fmt: skip
     try:
         yield process

@@ -30,6 +30,7 @@ from tests.scenarios.breaking import Breaking
 from tests.scenarios.d_support import Order, make_consumer
 from tests.scenarios.fleet import Tally, at, matrix, running, until
 from tests.support import redis7, servers
+from tests.support.ours import SOURCE
 from tests.support.places import Site
 
 ROOT = Path(__file__).parent.parent.parent
@@ -406,7 +407,7 @@ def test_d20_a_message_that_kills_its_process_is_set_aside_as_crashed(
     while not codes or (codes[-1] == -signal.SIGKILL and len(codes) < 6):
         child = subprocess.run(
             [sys.executable, "-m", "tests.scenarios.killed_child", url], cwd=ROOT, timeout=60, check=False,
-            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}"},
         )  # fmt: skip
         codes.append(child.returncode)
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]

@@ -16,6 +16,7 @@ from millstream.delivery.settings import Settings
 from millstream.testing import Sim
 from millstream.worker.stream import Stream
 from tests.scenarios.d_support import SERVERS, Order, make_consumer
+from tests.support.ours import SOURCE
 from tests.support.places import Site
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 def worker(url: str, seconds: float, grace: float) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.scenarios.deploy_child", url, str(seconds), str(grace)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{ROOT}/src:{ROOT}", "PATH": ""},
+        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{SOURCE}:{ROOT}", "PATH": ""},
     )  # fmt: skip
     try:
         yield process

@@ -11,6 +11,7 @@ import pytest
 
 from tests.server.scripts import needs_lua
 from tests.server.support import Peer, World
+from tests.support.ours import SOURCE
 
 pytestmark = needs_lua
 
@@ -24,7 +25,7 @@ def run(peer: Peer, script: str, *words: str) -> bytes:
 def run_apart(program: str) -> None:
     """Run a program in a process of its own, which must end well."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    environment = {"PYTHONPATH": f"{SOURCE}:{ROOT}"}
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment
     )

@@ -1,10 +1,10 @@
 """A driver that is made to be killed: `python -m tests.spark.crash_driver <settings as JSON>`.
 
-It runs up to three queries over one stream, side by side, on executors that are processes of their own:
+It runs up to three queries, side by side, on executors that are processes of their own:
 
     range   by range into Parquet, by Spark's own file sink
     copy    by range into another stream, by our sink
-    group   as a member of a group: each batch into Parquet in its place, then settled row by row
+    group   as a member of a group of a third one: each batch into Parquet in its place, then settled row by row
 
 They go on until there is a file `stop` in the directory, take what is there then, and end. A query that fails ends the
 driver, as it would end any other.
@@ -87,7 +87,8 @@ def group_query(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
     from millstream.spark.outcomes import process
 
     options = {"group": GROUP, "lease": given["lease"]}
-    frame = _rows(spark, given, f"stream string, {FIELDS}, consumer string, delivery_count int", **options)
+    of_group = given | {"stream": given["group_stream"]}
+    frame = _rows(spark, of_group, f"stream string, {FIELDS}, consumer string, delivery_count int", **options)
     out = Path(given["directory"]) / "group-out"
 
     def work(row: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The processes of a Spark driver that a test has started, told apart, so that one of them can be killed.
 
-    python (the driver) ── java (its virtual machine) ─┬─ python: planners, one a source
+    python (the driver) ── java (its virtual machine) ─┬─ python: planners, one a source, which live as long as a query
+                                                       ├─ python: helpers, which Spark asks for and replaces at will
                                                        └─ java (an executor) ── python: a daemon and its workers
 
 Only descendants of the process that was started are ever looked at. Each is held by a descriptor from the moment that
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
+PLANNER = "python_streaming_source_runner"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,14 @@ class Found:
 
     @property
     def is_planner(self) -> bool:
-        return "pyspark" in self.words and not self.is_worker and len(self.parents) > 1
+        """Whether it plans the batches of a query, which ends with it."""
+        return PLANNER in self.words
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether it is another Python process of the driver's, such as the one that plans a write."""
+        is_python = "python" in self.words.split(" ")[0]
+        return is_python and len(self.parents) > 1 and not self.is_planner and not self.is_worker
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -99,6 +108,7 @@ class Processes:
             "executor": [each for each in there if each.is_executor],
             "worker": [each for each in there if each.is_worker],
             "planner": [each for each in there if each.is_planner],
+            "helper": [each for each in there if each.is_helper],
         }[kind]
         for each in of_kind if kind in ("all", "driver") else luck.sample(of_kind, min(1, len(of_kind))):
             each.kill()

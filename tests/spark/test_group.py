@@ -190,21 +190,26 @@ def test_rows_without_an_outcome_are_tried_again(spark: SparkSession, place: Pla
     assert {(letter.reason, letter.attempts) for letter in letters.values()} == {("retries", 2)}
 
 
-def test_workers_and_a_query_share_a_group(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(600, marks=pytest.mark.long)])
+def test_workers_and_a_query_share_a_group(spark: SparkSession, place: Place, tmp_path: Path, count: int) -> None:
     """Each entry is handled by one of them, once; what either rejects becomes the same dead letter."""
-    place.fill(600)
+    place.fill(count)
+    has_begun = threading.Event()
     by_worker: list[int] = []
     by_query: list[int] = []
     worker = Stream[dict[str, str]](place.stream, place.url, group=GROUP, fields=True)
 
     @worker.handler(concurrency=2)
     def handle(order: dict[str, str]) -> None:
+        if len(by_worker) >= 20:
+            has_begun.wait(WAIT_S)  # however slowly the query starts, something is left for it
         time.sleep(0.05)
         by_worker.append(int(order["n"]))
         if int(order["n"]) % 5 == 3:
             raise Reject("bad price")
 
     def note(batch: DataFrame, _: int) -> None:
+        has_begun.set()
         rows = batch.persist()
         by_query.extend(row.n for row in rows.collect())
         settled(decided(rows, "if(n % 5 = 3, 'dead', 'ack')"), place).save()
@@ -212,16 +217,16 @@ def test_workers_and_a_query_share_a_group(spark: SparkSession, place: Place, tm
     with working(worker):
         run(rows_of(spark, place, SCHEMA, maxOffsetsPerTrigger=50).writeStream.foreachBatch(note), tmp_path / "c")
         deadline = time.monotonic() + 60
-        while audit(place).done < 480 and time.monotonic() < deadline:
+        while audit(place).done < count * 4 // 5 and time.monotonic() < deadline:
             time.sleep(0.1)
     assert by_worker
     assert by_query
-    assert sorted(by_worker + by_query) == list(range(600))
+    assert sorted(by_worker + by_query) == list(range(count))
     now = audit(place)
-    assert (now.done, now.dead, now.pending, now.balanced) == (480, 120, 0, True)
+    assert (now.done, now.dead, now.pending, now.balanced) == (count * 4 // 5, count // 5, 0, True)
     with Stream(place.stream, place.url, group=GROUP) as stream:
         letters = list(stream.dead.list())
-    assert sorted(int(letter.by_name[b"n"]) for letter in letters) == list(range(3, 600, 5))
+    assert sorted(int(letter.by_name[b"n"]) for letter in letters) == list(range(3, count, 5))
     told = {(each.reason, each.error, each.attempts, each.retry_count, each.group, each.redriven) for each in letters}
     assert told == {("rejected", "bad price", 1, 0, GROUP, 0)}
     of_query = {int(letter.by_name[b"n"]) for letter in letters if letter.consumer.startswith("spark-")}

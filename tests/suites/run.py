@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,9 +16,8 @@ from pathlib import Path
 
 from tests.suites import chosen, fetching, tcl
 from tests.support import servers
+from tests.support.ours import environment
 from tests.support.wire import Closed, Wire
-
-SOURCE = Path(__file__).parents[2] / "src"
 
 
 @contextlib.contextmanager
@@ -31,10 +29,8 @@ def ours() -> Iterator[int]:
             sys.executable, "-m", "millstream", "serve", "--bind", "127.0.0.1", "--port", str(port), "--dir", directory,
             "--save", "", "--appendonly", "no", "--enable-debug-command", "yes",
         ]  # fmt: skip
-        paths = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
-        environment = os.environ | {"PYTHONPATH": paths}
         with open(Path(directory) / "log", "wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=environment)
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=environment())
         try:
             _await(process, port, Path(directory) / "log")
             yield port

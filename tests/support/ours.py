@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import millstream
 from millstream.clock import Clock
 from millstream.server.hub import Hub
 from millstream.server.listener import Endpoints, Listener
@@ -22,6 +23,9 @@ from tests.support.servers import free_port
 from tests.support.wire import Closed, Wire
 
 WAIT_S = 20
+ROOT = Path(__file__).parents[2]
+# Where the package under test is: the source tree, or the compiled copy that `make test-compiled` puts before it.
+SOURCE = Path(millstream.__file__).parents[1]
 
 
 @dataclass
@@ -144,7 +148,6 @@ class Process:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the package on the path even where it is not installed."""
-    source = str(Path(__file__).parent.parent.parent / "src")
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Ours, with the package under test first on the path, even where it is not installed."""
+    paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

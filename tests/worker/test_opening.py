@@ -22,10 +22,10 @@ from millstream.delivery.policy import Backoff
 from millstream.errors import CapabilityMissing, ConfigError, ServerReplied, Unavailable
 from millstream.worker.stream import Stream
 from tests.support import servers
+from tests.support.ours import SOURCE
 from tests.support.servers import RealServer
 
 SOON = Backoff(0.05, cap=0.1)
-ROOT = Path(__file__).parent.parent.parent
 
 
 @contextlib.contextmanager
@@ -206,7 +206,7 @@ def test_the_program_waits_too_and_ends_on_sigterm(tmp_path: Path) -> None:
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "millstream", "worker", "app:orders"], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )  # fmt: skip
     try:
         assert process.stdout is not None

@@ -263,27 +263,31 @@ class EntryLog:
         at = block.place(entry_id)
         return (block, at) if at >= 0 else None
 
-    def fragments_of(self, ids: list[bytes], blocks: list[Block | None]) -> list[bytes] | None:
-        """The encoded fields of these entries, each in its block; None if that cannot be said of one of them."""
+    def fragments_of(self, ids: list[bytes], blocks: list[Block | None], places: list[int]) -> list[bytes] | None:
+        """The encoded fields of these entries, each in its block; None if that cannot be said of one of them.
+
+        `places` says of the first few, or of all, where in its block an entry was when last seen, -1 if that is not
+        known. It is still there if none was ever deleted from the block.
+        """
         # Written out: a claim asks for thousands. Mostly they follow each other, so that the next place is tried first.
+        # A place that is known saves looking at ids, which lie anywhere: half of the time that a large claim takes.
         fragments: list[bytes] = []
         last: Block | None = None
         own: list[bytes] = []
         sealed: Sealed | None = None
         at = -1
-        for entry_id, block in zip(ids, blocks, strict=True):
+        known = len(places)
+        for index, entry_id in enumerate(ids):
+            block = blocks[index]
             if block is last and at + 1 < len(own) and own[at + 1] is entry_id:
                 at += 1
             else:
                 if block is None or block.dropped:
                     return None
                 last, own, sealed = block, block.ids, block.sealed
-                if sealed is not None and sealed.even:
-                    at = bisect_left(own, entry_id)
-                    if at == len(own) or own[at] != entry_id:
-                        return None
-                else:
-                    at = _search(own, entry_id)
+                at = places[index] if index < known and not block.dead else -1
+                if at < 0:
+                    at = block.place(entry_id)
                     if at < 0:
                         return None
             if sealed is not None:

@@ -8,6 +8,7 @@ from millstream.engine.entries import decode_fields
 from millstream.engine.groups import Group
 from millstream.engine.ids import order
 from millstream.engine.keyspace import Keyspace
+from millstream.engine.pending import Batch
 from millstream.engine.stream import Stream
 
 
@@ -62,6 +63,7 @@ def check_group(group: Group, name: bytes = b"") -> None:
             _need(not live or (hold.consumer is None) == is_zone, "released entries and only they in the zone", where)
             _need(not is_zone or hold.time_ms == 0, "a released entry's time", where)
             _need(len(hold.blocks) == len(hold.ids), "a hold's blocks", where)
+            _need(type(hold) is not Batch or _knows_places(hold), "places in blocks", where)
             if live:
                 times.append(hold.time_ms)
             seen += live
@@ -84,6 +86,15 @@ def check_group(group: Group, name: bytes = b"") -> None:
     owners = {id(consumer) for consumer in group.consumers.values()}
     for hold in pending.by_id.values():
         _need(hold.consumer is None or id(hold.consumer) in owners, "an owner that is no consumer", where)
+
+
+def _knows_places(hold: Batch) -> bool:
+    """Whether each place that a hold remembers is right, unless something was deleted from the block since."""
+    known = zip(hold.ids, hold.blocks, hold.places, strict=False)
+    return len(hold.places) <= len(hold.ids) and all(
+        at < 0 or block is None or block.dropped or block.dead > 0 or block.ids[at] == entry_id
+        for entry_id, block, at in known
+    )
 
 
 def _need(holds: bool, what: str, where: object) -> None:

@@ -57,10 +57,16 @@ class Hold:
 class Batch(Hold):
     """A hold on several entries: ids in claim order, and the block each was in."""
 
-    __slots__ = ("blocks", "ids")
+    __slots__ = ("blocks", "ids", "places")
 
     def __init__(
-        self, consumer: Consumer | None, time_ms: int, count: int, ids: list[bytes], blocks: list[Block | None]
+        self,
+        consumer: Consumer | None,
+        time_ms: int,
+        count: int,
+        ids: list[bytes],
+        blocks: list[Block | None],
+        places: list[int] | None = None,
     ) -> None:
         self.consumer = consumer
         self.time_ms = time_ms
@@ -68,6 +74,8 @@ class Batch(Hold):
         self.live = len(ids)
         self.ids = ids
         self.blocks = blocks
+        # Of the first few ids, or of all, where in its block each was when it came here, -1 if that was not known.
+        self.places: list[int] = [] if places is None else places
 
 
 class Single(Hold):
@@ -390,22 +398,33 @@ class PendingList:
         if self.zone.is_bloated(len(self.by_id)):
             self.zone.sweep()
 
-    def give(self, entry_id: bytes, consumer: Consumer, time_ms: int, count: int, block: Block | None) -> None:
-        """Make a pending entry this consumer's as of this time, behind all that are not newer."""
+    def give(
+        self, entry_id: bytes, consumer: Consumer, time_ms: int, count: int, block: Block | None, at: int = -1
+    ) -> None:
+        """Make a pending entry this consumer's as of this time, behind all that are not newer.
+
+        `at` is its place in the block, if that is known.
+        """
         hold = self.by_id[entry_id]
         had_it = hold.consumer is consumer
         if had_it:
             hold.live -= 1
         else:
             self._lose(hold)
-        self._put(self.owned, self.owned.place(time_ms), consumer, time_ms, count, entry_id, block)
+        self._put(self.owned, self.owned.place(time_ms), consumer, time_ms, count, entry_id, block, at)
         if had_it:
             self.keep_small(consumer)
         else:
             self._gain(consumer, entry_id)
 
     def give_all(
-        self, hold: AnyHold, ids: list[bytes], blocks: list[Block | None], consumer: Consumer, now_ms: int
+        self,
+        hold: AnyHold,
+        ids: list[bytes],
+        blocks: list[Block | None],
+        consumer: Consumer,
+        now_ms: int,
+        places: list[int] | None = None,
     ) -> int:
         """Make these ids of one hold the consumer's now, counted once more; their new delivery count.
 
@@ -422,7 +441,7 @@ class PendingList:
         if size == 1:
             self._put(self.owned, place, consumer, now_ms, count, ids[0], blocks[0])
         else:
-            batch = Batch(consumer, now_ms, count, ids, blocks)
+            batch = Batch(consumer, now_ms, count, ids, blocks, places)
             self._insert(self.owned, place, batch)
             self.by_id.update(dict.fromkeys(ids, batch))
         return count
@@ -470,6 +489,7 @@ class PendingList:
         count: int,
         entry_id: bytes,
         block: Block | None,
+        at: int = -1,
     ) -> None:
         """Put one entry at a place of a queue: into the hold before it if that is just the same."""
         holds = queue.holds
@@ -477,6 +497,8 @@ class PendingList:
         if before is not None and before.consumer is consumer and before.count == count and before.time_ms == time_ms:
             batch = self._joinable(queue, place)
             if batch is not None:
+                if len(batch.places) == len(batch.ids):
+                    batch.places.append(at)
                 batch.ids.append(entry_id)
                 batch.blocks.append(block)
                 batch.live += 1
@@ -502,7 +524,7 @@ class PendingList:
         assert type(before) is Single
         if not before.live:
             return None
-        batch = Batch(before.consumer, before.time_ms, before.count, [before.id], [before.block])
+        batch = Batch(before.consumer, before.time_ms, before.count, [before.id], [before.block], [-1])
         self.by_id[before.id] = batch
         queue.holds[place - 1] = batch
         return batch
@@ -565,6 +587,7 @@ class PendingList:
             if gone:
                 del ids[:gone]
                 del blocks[:gone]
+                del hold.places[:gone]
         for entry_id, block in zip(ids, blocks, strict=True):
             if get(entry_id) is hold:
                 yield entry_id, block
@@ -578,26 +601,27 @@ class PendingList:
             found = _contents(ids, blocks)
             if found is not None:
                 return ids, blocks, found
-        ids, blocks, fragments = self._looked_up(hold, entries, limit)
+        ids, blocks, _, fragments = self._looked_up(hold, entries, limit)
         return ids, blocks, [*fragments]
 
     def live_fragments(
         self, hold: AnyHold, entries: EntryLog, limit: int
-    ) -> tuple[list[bytes], list[Block | None], list[bytes]]:
-        """As `live_entries`, with the encoded fields themselves."""
+    ) -> tuple[list[bytes], list[Block | None], list[int], list[bytes]]:
+        """As `live_entries`, with the encoded fields themselves: ids, blocks, places as far as known, fields."""
         if type(hold) is Batch and hold.live == len(hold.ids):
-            ids, blocks = hold.ids[:limit], hold.blocks[:limit]
-            fragments = entries.fragments_of(ids, blocks)
+            ids, blocks, places = hold.ids[:limit], hold.blocks[:limit], hold.places[:limit]
+            fragments = entries.fragments_of(ids, blocks, places)
             if fragments is not None:
-                return ids, blocks, fragments
+                return ids, blocks, places, fragments
         return self._looked_up(hold, entries, limit)
 
     def _looked_up(
         self, hold: AnyHold, entries: EntryLog, limit: int | None
-    ) -> tuple[list[bytes], list[Block | None], list[bytes]]:
+    ) -> tuple[list[bytes], list[Block | None], list[int], list[bytes]]:
         """As `live_fragments`, entry by entry: some may be gone, and blocks not be known."""
         ids: list[bytes] = []
         blocks: list[Block | None] = []
+        places: list[int] = []
         fragments: list[bytes] = []
         for entry_id, hint in self.live_items(hold):
             place = entries.find(entry_id, hint)
@@ -606,10 +630,11 @@ class PendingList:
             block, at = place
             ids.append(entry_id)
             blocks.append(block)
+            places.append(at)
             fragments.append(block.fragment(at))
             if len(ids) == limit:
                 break
-        return ids, blocks, fragments
+        return ids, blocks, places, fragments
 
     def in_order(self, start: int, end: int) -> Iterator[tuple[bytes, AnyHold]]:
         """Pending entries by id, from the key start to the key end."""

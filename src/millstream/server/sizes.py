@@ -127,9 +127,9 @@ def of_group(group: Group, entries: int) -> int:
 
 
 def _of_queue(queue: HoldQueue, entries: int) -> int:
-    """Holds: a hold on several entries has two lists of them."""
+    """Holds: a hold on several entries has up to three lists of them."""
     holds = len(queue.holds)
-    together = 16 * max(entries - holds, 0)
+    together = 24 * max(entries - holds, 0)
     return getsizeof(queue.holds) + holds * (_HOLD + _INT) + together
 
 

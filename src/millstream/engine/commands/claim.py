@@ -233,7 +233,7 @@ class _Claim:
             if hold.consumer is not None and 0 < words.min_idle_ms > call.now_ms - hold.time_ms:
                 return None
             count = self._count_after(hold.count)
-            pending.give(entry_id, self.consumer, time_ms, count, block)
+            pending.give(entry_id, self.consumer, time_ms, count, block, at)
         self.consumer.active_ms = call.now_ms
         call.dirty += 1
         log_delivery(
@@ -320,7 +320,7 @@ def _autoclaim_one(
 ) -> Reply:
     block, at = found
     count = hold.count if just_id else count_again(hold.count)
-    group.pending.give(entry_id, consumer, call.now_ms, count, block)
+    group.pending.give(entry_id, consumer, call.now_ms, count, block, at)
     consumer.active_ms = call.now_ms
     call.dirty += 1
     log_delivery(call, key, group.name, consumer.name, entry_id, call.now_ms, count, ids.text_of(group.last))

@@ -10,7 +10,7 @@ from millstream.engine import faults, ids
 from millstream.engine.args import I64_MAX, integer
 from millstream.engine.commands.read import Budget, ReadWords, find_stream_keys, parse_read
 from millstream.engine.entries import Block
-from millstream.engine.entry_replies import encode_all_claimed, encode_entry
+from millstream.engine.entry_replies import append_claimed, append_entries, encode_entry
 from millstream.engine.faults import fault
 from millstream.engine.groups import Group
 from millstream.engine.ids import MAX_KEY, order
@@ -126,11 +126,12 @@ def _source(call: Call, words: ReadWords, key: bytes, word: bytes) -> Source:
 
 @dataclass(slots=True)
 class Due:
-    """Entries of one hold that a read may claim: ids, where they are, their encoded fields."""
+    """Entries of one hold that a read may claim: ids, where they are (as far as known), their encoded fields."""
 
     hold: AnyHold
     ids: list[bytes]
     blocks: list[Block | None]
+    places: list[int]
     fragments: list[bytes]
 
 
@@ -183,7 +184,7 @@ class _GroupReader:
             parts.append(Encoded(encode_entry(entry_id, fragment)))
             budget.fit([entry_id], [fragment])
             hold = pending.by_id[entry_id]
-            pending.give(entry_id, consumer, call.now_ms, count_again(hold.count), block)
+            pending.give(entry_id, consumer, call.now_ms, count_again(hold.count), block, at)
         budget.end(len(parts))
         return parts
 
@@ -193,31 +194,32 @@ class _GroupReader:
         call, group = self.call, source.group
         limit = self.budget.begin(source.key)
         last_before = ids.text_of(group.last)
-        parts: list[bytes] = []
-        is_dirty = False
+        out = [b""]
+        count = 0
         if claimable and self.claim_ms is not None:
             for due in self._due(source, self.claim_ms, limit):
-                is_dirty = True
-                parts += self._claim(source, consumer, due, last_before)
+                self._claim(source, consumer, due, last_before, out)
+                count += len(due.ids)
             group.pending.keep_small(consumer)
-        if has_new and (limit is None or len(parts) < limit):
-            left = None if limit is None else limit - len(parts)
-            new = self._new(source, consumer, left, last_before)
-            is_dirty = is_dirty or bool(new)
-            parts += new
-        if is_dirty:
+        if has_new and (limit is None or count < limit):
+            left = None if limit is None else limit - count
+            count += self._new(source, consumer, left, last_before, out)
+        if count:
             call.dirty += 1
-        self.budget.end(len(parts))
-        return Encoded(b"*%d\r\n" % len(parts) + b"".join(parts))
+        self.budget.end(count)
+        out[0] = b"*%d\r\n" % count
+        return Encoded(b"".join(out))
 
-    def _new(self, source: Source, consumer: Consumer, limit: int | None, last_before: bytes) -> list[bytes]:
-        """Deliver entries that the group has not had yet."""
+    def _new(
+        self, source: Source, consumer: Consumer, limit: int | None, last_before: bytes, out: list[bytes]
+    ) -> int:
+        """Deliver entries that the group has not had yet, and append them to the reply; how many."""
         call, stream, group = self.call, source.stream, source.group
         entry_ids, fragments, blocks = next_entries(stream, group, limit)
         overhead = 8 if self.claim_ms is not None else 0  # ":0\r\n" twice
         fitting = self.budget.fit(entry_ids, fragments, overhead)
         if not fitting:
-            return []
+            return 0
         del entry_ids[fitting:], fragments[fitting:], blocks[fitting:]
         deliver(stream, group, consumer, call.now_ms, entry_ids, blocks, no_ack=self.words.no_ack)
         if call.keep_log:
@@ -225,8 +227,10 @@ class _GroupReader:
                 log_deliveries(call, source.key, group.name, consumer.name, entry_ids, 1, last_before)
             log_position(call, source.key, group)
         if self.claim_ms is None:
-            return [encode_entry(*pair) for pair in zip(entry_ids, fragments, strict=True)]
-        return encode_all_claimed(entry_ids, fragments, 0, 0)
+            append_entries(out, entry_ids, fragments)
+        else:
+            append_claimed(out, entry_ids, fragments, 0, 0)
+        return fitting
 
     def _is_claimable(self, source: Source, min_idle_ms: int) -> bool:
         """Whether the first entry in claim order that is still in the stream has been idle long enough."""
@@ -252,21 +256,21 @@ class _GroupReader:
             due = Due(hold, *pending.live_fragments(hold, source.stream.entries, most))
             overhead = len(b":%d\r\n:%d\r\n" % (now_ms - hold.time_ms, hold.count))
             fitting = budget.fit(due.ids, due.fragments, overhead)
-            del due.ids[fitting:], due.blocks[fitting:], due.fragments[fitting:]
+            del due.ids[fitting:], due.blocks[fitting:], due.places[fitting:], due.fragments[fitting:]
             most -= fitting
             if due.ids:
                 found.append(due)
         return found
 
-    def _claim(self, source: Source, consumer: Consumer, due: Due, last_before: bytes) -> list[bytes]:
-        """Make due entries the consumer's."""
+    def _claim(self, source: Source, consumer: Consumer, due: Due, last_before: bytes, out: list[bytes]) -> None:
+        """Make due entries the consumer's, and append them to the reply."""
         call, group, hold = self.call, source.group, due.hold
         idle_ms, count_before = call.now_ms - hold.time_ms, hold.count
-        count = group.pending.give_all(hold, due.ids[:], due.blocks, consumer, call.now_ms)
+        count = group.pending.give_all(hold, due.ids[:], due.blocks, consumer, call.now_ms, due.places)
         consumer.active_ms = call.now_ms
         if call.keep_log:
             log_deliveries(call, source.key, group.name, consumer.name, due.ids, count, last_before)
-        return encode_all_claimed(due.ids, due.fragments, idle_ms, count_before)
+        append_claimed(out, due.ids, due.fragments, idle_ms, count_before)
 
 
 def count_again(count: int) -> int:
