@@ -37,6 +37,7 @@ OF_WORKERS = (
 RAW = OF_WORKERS.replace("entry", "_id").replace("delivery", "_delivery_count")
 LATENESS = "1 day"  # how late an order may be and still count: late ones, retried and redriven ones
 HOUR = "concat(substr(at, 1, 10), '-', substr(at, 12, 2)) AS hour"
+PARTS = max(2, os.cpu_count() or 2)
 WORKERS = "workers"  # what stands in the place of a batch's name
 
 
@@ -58,13 +59,14 @@ def make_pipeline(directory: Path, url: str, max_rows: int) -> Pipeline:
     return Pipeline(
         name="orders",
         source=GroupSource(STREAM, group=GROUP, url=url, lease=LEASE_S, max_rows=max_rows,
-                           options={"minPartitions": max(2, os.cpu_count() or 2)}),  # Python is what takes long
+                           options={"minPartitions": PARTS}),  # Python is what takes long
         schema=Order,
         steps=[
             Rows(priced),
             enriched,
             Require("title IS NOT NULL", str(unknown("{product}"))),
             Sql(f"SELECT *, {HOUR} FROM {{rows}}"),
+            lambda orders: orders.repartition(PARTS, "hour"),  # a file an hour and batch: half as many to open again
         ],
         sinks=[Parquet(directory / "accepted", partition_by=["hour"])],
         retry=RetryPolicy(max_retries=MAX_RETRIES, backoff=Backoff(first=BACKOFF_S)),
