@@ -72,6 +72,8 @@ def test_what_cannot_work_is_refused_and_named(change: dict[str, Any], words: st
         (lambda: Rows(print, adds="a int", gives="b int"), "leave out one"),
         (lambda: Sql("SELECT 1"), r"FROM \{rows\}"),
         (lambda: Require(" ", "why"), "needs a condition"),
+        (lambda: Require(3, "why"), "as text"),  # type: ignore[arg-type]
+        (lambda: Require("a > 0", "why", is_final="no"), "is_final of Require"),  # type: ignore[arg-type]
         (lambda: Require("a > 0", "why {"), "cannot be read"),
         (lambda: Require("a > 0", "why {}"), "names no column"),
     ],

@@ -300,9 +300,7 @@ class Publishing:
         self, producer: bytes, number: int, entries: Sequence[NewEntry], maxlen: int | None, dedupe_ms: int
     ) -> Call[list[Published]]:
         keys = [self.keys.stream, self.keys.producer(producer), self.keys.delayed]
-        words: list[Word] = [
-            self._flags, number, "" if maxlen is None else maxlen, dedupe_ms
-        ]  # fmt: skip
+        words: list[Word] = [self._flags, number, "" if maxlen is None else maxlen, dedupe_ms]
         for entry in entries:
             place = 0
             if entry.dedupe is not None:

@@ -120,6 +120,9 @@ class Check:
         return f.concat(*pieces) if pieces else f.lit("")
 
 
+AnyStage = Stage | Check
+
+
 def _check_columns(frame: DataFrame, step: str) -> None:
     for name in ("_stream", "_id"):
         if name not in frame.columns:

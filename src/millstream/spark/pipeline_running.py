@@ -27,7 +27,7 @@ from millstream.delivery.deadletters import seconds_of
 from millstream.delivery.settlement import Reason
 from millstream.errors import ConfigError, MillstreamError
 from millstream.spark.pipeline import Pipeline
-from millstream.spark.pipeline_rows import Check, Parsed, RowStep, Stage, ended_rows, good_rows
+from millstream.spark.pipeline_rows import AnyStage, Check, Parsed, RowStep, Stage, ended_rows, good_rows
 from millstream.spark.pipeline_sinks import Batch, Parquet, Sink
 from millstream.spark.pipeline_sources import CONSUMER, COUNT, ID, STREAM, TYPES, GroupSource, history, read_schema
 from millstream.spark.pipeline_steps import Require, Rows
@@ -58,12 +58,12 @@ class Applied:
         return reduce(DataFrame.unionByName, frames) if frames else None
 
 
-def plan(pipeline: Pipeline) -> list[Stage | Check | Callable[[DataFrame], DataFrame]]:
+def plan(pipeline: Pipeline) -> list[AnyStage | Callable[[DataFrame], DataFrame]]:
     """The steps, row steps that follow each other as one."""
     steps: list[Any] = list(pipeline.steps)
     if pipeline.schema is not None:
         steps.insert(0, Parsed(table_of(pipeline.schema), pipeline.payload))
-    found: list[Stage | Check | Callable[[DataFrame], DataFrame]] = []
+    found: list[AnyStage | Callable[[DataFrame], DataFrame]] = []
     waiting: list[RowStep] = []
     for step in steps:
         if isinstance(step, Rows | Parsed):
@@ -80,7 +80,7 @@ def applied(pipeline: Pipeline, frame: DataFrame) -> Applied:
     """A batch behind the steps. Each stage is kept: run again, a function might answer otherwise."""
     found = Applied(frame)
     for step in plan(pipeline):
-        if isinstance(step, Stage | Check):
+        if isinstance(step, AnyStage):
             staged = step.apply(found.rows).persist()
             found.stages.append(staged)
             found.rows = good_rows(staged)
@@ -141,7 +141,7 @@ class Running:
         is_marked = False
         for step in [None, *plan(pipeline)]:
             if step is not None:
-                frame = good_rows(_strict(step.apply(frame))) if isinstance(step, Stage | Check) else step(frame)
+                frame = good_rows(_strict(step.apply(frame))) if isinstance(step, AnyStage) else step(frame)
             if not is_marked and column in frame.columns:  # as soon as there is such a column, before it is grouped by
                 frame, is_marked = frame.withWatermark(column, lateness), True
         if not is_marked:
@@ -229,7 +229,7 @@ def _session(pipeline: Pipeline, spark: SparkSession | None, master: str | None)
 def work(pipeline: Pipeline, frame: DataFrame, batch: Batch) -> None:
     """All of one batch."""
     source = pipeline.source
-    first = None if plan(pipeline) and isinstance(plan(pipeline)[0], Stage | Check) else frame.persist()
+    first = None if plan(pipeline) and isinstance(plan(pipeline)[0], AnyStage) else frame.persist()
     found = applied(pipeline, frame)
     try:
         ended = found.ended()

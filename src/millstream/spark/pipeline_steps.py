@@ -51,6 +51,10 @@ class Require:
     is_final: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.condition, str) or not isinstance(self.error, str):
+            raise ConfigError(f"steps: Require takes a condition and an error as text, not {self!r}")
+        if not isinstance(self.is_final, bool):
+            raise ConfigError(f"steps: is_final of Require must be true or false, not {self.is_final!r}")
         if not self.condition.strip():
             raise ConfigError("steps: Require needs a condition in SQL, such as 'quantity > 0'")
         try:
