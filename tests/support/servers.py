@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import socket
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from tests.support.wire import Closed, Wire
 from tools import oracle
 
 START_TIMEOUT_S = 20
+PORTS = (12_000, 32_000)  # below those of clients on Linux, macOS and Windows
 ATTEMPTS = 5  # somebody else may take the port that we found free
 
 
@@ -82,10 +84,16 @@ def running(binary: Path, *options: str) -> Iterator[RealServer]:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that was free just now.
+
+    None that the system gives to those who connect: one of thousands of clients beside us would soon have it.
+    """
+    for _ in range(ATTEMPTS):
+        port = random.SystemRandom().randrange(*PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port between {PORTS[0]} and {PORTS[1]} is free")
 
 
 def _launch(binary: Path, port: int, directory: Path, options: tuple[str, ...]) -> subprocess.Popen[bytes]:

@@ -26,6 +26,8 @@ def keep(directory: Path) -> None:
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     with _opened(directory / "data") as broker, broker.serve_in_background() as server:
+        # The log of a run of a minute is not worth writing anew halfway.
+        broker.execute("CONFIG", "SET", "auto-aof-rewrite-percentage", 0)
         draft = directory / "port.new"
         draft.write_text(str(server.port))
         os.replace(draft, directory / "port")

@@ -20,6 +20,7 @@ from typing import Any
 
 FIRST_DAY = date(2026, 3, 2)
 DAY_S = 86_400
+FROM_S, OPEN_S = 8 * 3600, 8 * 3600  # of a day, when orders come: from eight o'clock on, for eight hours
 COUNTRIES = ("AT", "BR", "CA", "DE", "ES", "FR", "GB", "IN", "JP", "KE", "MX", "NL", "SE", "US", "ZA")
 MALFORMED, FLAKY, UNKNOWN, LATE, TWICE = 0.01, 0.02, 0.001, 0.01, 0.005  # shares of what is sent
 _encoder = json.JSONEncoder(separators=(",", ":"))  # made once: `dumps` with separators makes one each time
@@ -137,7 +138,7 @@ def _kinds(size: int, luck: random.Random) -> list[Kind | None]:
 
 def _order(number: int, size: int, kind: Kind, luck: random.Random) -> Order:
     pick = luck.random  # five times as quick as randrange, and made 1,200,000 times
-    second = number * DAY_S // size
+    second = FROM_S + number * OPEN_S // size
     if kind is Kind.LATE:
         second -= 600 + int(pick() * (4 * 3600 - 600))
     products = FORGOTTEN if kind is Kind.UNKNOWN else PRODUCTS
