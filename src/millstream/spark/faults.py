@@ -59,12 +59,14 @@ class Patience:
         now = time.monotonic()
         self._since = self._since if self._since is not None else now
         if now - self._since >= self._seconds:
-            raise Unavailable(
-                f"the server has not answered for {self._seconds:g} s: see that it runs and option 'url' is right, "
-                f"or wait longer with option 'retryTimeout' ({error})"
-            ) from error
+            raise Unavailable(f"{self._told(error)}, or wait longer with option 'retryTimeout' ({error})") from error
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+
+    def _told(self, error: BackendError) -> str:
+        if isinstance(error, ServerReplied):
+            return f"the server has refused this for {self._seconds:g} s: put right what it says"
+        return f"the server has not answered for {self._seconds:g} s: see that it runs and option 'url' is right"
 
 
 def patiently(seconds: float, ask: Callable[[], T]) -> T:
