@@ -269,8 +269,10 @@ class EntryLog:
         `places` says of the first few, or of all, where in its block an entry was when last seen, -1 if that is not
         known. It is still there if none was ever deleted from the block.
         """
-        # Written out: a claim asks for thousands. Mostly they follow each other, so that the next place is tried first.
-        # A place that is known saves looking at ids, which lie anywhere: half of the time that a large claim takes.
+        # Written out twice: a claim asks for thousands. Without places entries mostly follow each other, so that the
+        # next one is tried first. With them, ids, which lie anywhere in memory, are not looked at: half of the time.
+        if len(places) == len(ids):
+            return self._fragments_at(ids, blocks, places)
         fragments: list[bytes] = []
         last: Block | None = None
         own: list[bytes] = []
@@ -295,6 +297,23 @@ class EntryLog:
                 fragments.append(sealed.blob[starts[at] : starts[at + 1]])
             else:
                 fragments.append(block.fragments[at])  # type: ignore[union-attr, index]  # neither is None here
+        return fragments
+
+    def _fragments_at(self, ids: list[bytes], blocks: list[Block | None], places: list[int]) -> list[bytes] | None:
+        fragments: list[bytes] = []
+        for entry_id, block, at in zip(ids, blocks, places):  # noqa: B905  # which mypyc cannot write out if strict
+            if block is None or block.dropped:
+                return None
+            if at < 0 or block.dead:
+                at = block.place(entry_id)
+                if at < 0:
+                    return None
+            sealed = block.sealed
+            if sealed is not None:
+                starts = sealed.starts
+                fragments.append(sealed.blob[starts[at] : starts[at + 1]])
+            else:
+                fragments.append(block.fragments[at])  # type: ignore[index]  # what is not sealed has them
         return fragments
 
     def position(self, key: int) -> tuple[int, int]:
