@@ -18,7 +18,7 @@ MINUTES ?= 10
 KILLS ?= 200
 COMPILED := build/compiled
 # What has Spark in it, and what makes its own package or only looks at the source.
-NOT_COMPILED := $(addprefix --ignore tests/,spark demo docs examples packaging cli/test_pipeline.py cli/test_pipeline_sinks.py)
+NOT_COMPILED := $(addprefix --ignore tests/,spark demo docs examples packaging tools cli/test_pipeline.py cli/test_pipeline_sinks.py)
 
 .PHONY: help setup check test test-compiled test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 
@@ -40,7 +40,7 @@ check: $(STAMP) ## lint, types, and who imports whom
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 
-# Side by side, because many of them wait: for leases, for servers, for Spark. A file stays with one process.
+# Side by side, because many of them wait: for leases, for servers, for Spark. tests/conftest.py says what stays together.
 test: $(STAMP) oracle ## all tests, on real servers and real Spark
 	@$(BIN)/python -m tests.support.at_hand
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder --durations 25

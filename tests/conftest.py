@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support import redis7, servers
 from tests.support.cluster import Cluster
@@ -55,9 +59,9 @@ LONG = ("demo/test_going_on.py",)
 
 # The longest first: begun last, one of them would be waited for while the other processes have nothing left to do.
 FIRST = (
-    "spark/test_kills.py", "demo/test_run.py", "spark/test_pipeline.py", "packaging/test_wheel.py",
-    "spark/test_outages.py", "spark/test_shards.py", "spark/test_group.py", "docs/test_code_blocks.py",
-    "spark/test_trouble.py", "spark/test_streaming.py", "suites/test_redis_suite.py", "scenarios/test_d_transitions.py",
+    "spark/test_pipeline.py", "spark/test_kills.py", "demo/test_run.py", "docs/test_code_blocks.py",
+    "cli/test_pipeline.py", "suites/test_redis_suite.py", "packaging/test_wheel.py", "scenarios/test_d_transitions.py",
+    "scenarios/test_d_failover.py", "scenarios/test_d_places.py",
 )  # fmt: skip
 
 
@@ -66,6 +70,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.as_posix().endswith(LONG):
             item.add_marker(pytest.mark.long)
     items.sort(key=_turn)  # which leaves those of one turn as they are
+
+
+class Files(LoadFileScheduling):
+    """A file stays with one process. All that use the session stay together: there Java is warm once, not thrice."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "spark" if _has_session(file) else file
+
+
+@cache
+def _has_session(file: str) -> bool:
+    return "(spark: SparkSession" in (Path(__file__).parents[1] / file).read_text()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Files:
+    return Files(config, log)
 
 
 def pytest_collection_finish() -> None:
