@@ -11,9 +11,8 @@ import redis
 
 from millstream.errors import ConfigError
 from millstream.spark.options import parse_write
-from millstream.spark.packing import Packed, layout_of, pack
-from millstream.spark.watching import WatchWriter
-from millstream.spark.writing import FenceWriter, Identity, IdmpWriter, PlainWriter
+from millstream.spark.packing import layout_of, pack
+from millstream.spark.writing import FenceWriter, Identity, IdmpWriter
 from tests.spark.conftest import Place, read
 from tests.support.servers import redis_binary, require, running
 
@@ -111,23 +110,19 @@ def test_a_task_that_fails_halfway_and_runs_again_writes_each_row_once(place: Pl
     assert found == list(range(150))
 
 
-@pytest.mark.parametrize("kind", [FenceWriter, WatchWriter])
-def test_an_old_batch_is_refused_when_a_later_one_is_written(place: Place, kind: type[PlainWriter]) -> None:
+def test_an_old_batch_is_refused_when_a_later_one_is_written(place: Place) -> None:
     batch = pa.RecordBatch.from_pydict({"n": [1, 2]})
     rows = pack(batch, layout_of(batch.schema, True), keep_nulls=False)
     options = parse_write({"url": place.url, "stream": place.stream})
     for number in (5, 6):
-        writer = kind(options, place.stream, Identity("q", number, 0))
-        _write_all(writer, rows)
-    late = kind(options, place.stream, Identity("q", 5, 0))
+        writer = FenceWriter(options, place.stream, Identity("q", number, 0))
+        writer.write(rows)
+        writer.finish()
+    late = FenceWriter(options, place.stream, Identity("q", 5, 0))
+    late.write(rows)
     with pytest.raises(ConfigError, match="a later batch of this query has been written already"):
-        _write_all(late, rows)
+        late.finish()
     assert place.client.xlen(place.stream) == 4
-
-
-def _write_all(writer: PlainWriter, rows: Packed) -> None:
-    writer.write(rows)
-    writer.finish()
 
 
 def test_ids_that_do_not_rise_are_refused_in_words(spark: SparkSession, place: Place) -> None:

@@ -23,9 +23,8 @@ from millstream.spark.faults import patiently, plainly
 from millstream.spark.options import Write, parse_write
 from millstream.spark.packing import Layout, by_stream, layout_of, pack
 from millstream.spark.tasks import begin
-from millstream.spark.ways import make_writer
 from millstream.spark.wire import open_for
-from millstream.spark.writing import Identity, PlainWriter, fence_key
+from millstream.spark.writing import Identity, PlainWriter, fence_key, make_writer
 
 # Spark keeps these for the tasks of a micro-batch, but has no documented way to ask for them.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -56,7 +55,7 @@ class Sink:
                     if not rows.num_rows:
                         continue
                     if stream not in writers:
-                        writers[stream] = self._writer(stream, identity)
+                        writers[stream] = make_writer(self.options, stream, identity)
                     writers[stream].write(pack(rows, self.layout, keep_nulls=self.options.keep_nulls))
             for writer in writers.values():
                 writer.finish()
@@ -64,9 +63,6 @@ class Sink:
             for writer in writers.values():
                 writer.close()
         return Written({stream: writer.rows for stream, writer in writers.items()})
-
-    def _writer(self, stream: str, identity: Identity) -> PlainWriter:
-        return make_writer(self.options, stream, identity, has_ids=self.layout.id is not None)
 
 
 class EntryWriter(DataSourceArrowWriter):

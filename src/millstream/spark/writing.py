@@ -2,14 +2,11 @@
 
     rows ── chunks ──▶ four in flight ──▶ replies counted, the first error raised
 
-Ways to send a chunk, and what a chunk that is sent twice does then:
+Three ways to send a chunk, and what a chunk that is sent twice does then:
 
     PlainWriter   XADD after XADD          the rows are there twice
     FenceWriter   one script a chunk       nothing: the script compares with what it has noted down beside the stream
-    WatchWriter   a transaction a chunk    nothing: as before, but quicker on servers that count entries (`watching`)
     IdmpWriter    XADD IDMP                nothing, within the number of rows that the stream remembers
-
-`ways` chooses among them.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import pyarrow.compute as pc
 from millstream.client.urls import parse_url
 from millstream.delivery.keys import Keys, can_share_slot
 from millstream.errors import BackendError, ConfigError, MillstreamError, ServerReplied
-from millstream.spark.faults import Patience, worded
+from millstream.spark.faults import Patience, patiently, worded
 from millstream.spark.options import Write
 from millstream.spark.packing import Packed
 from millstream.spark.wire import Wire, open_for
@@ -149,7 +146,12 @@ class FenceWriter(PlainWriter):
     usual_chunk = 500  # the server does nothing else during a script: two milliseconds
 
     def _check(self) -> None:
-        check_slot(self._options, self.stream)
+        is_cluster = parse_url(self._options.connection.url).is_cluster
+        if is_cluster and not can_share_slot(self.stream.encode()):
+            raise ConfigError(
+                f"no key can be kept beside stream {self.stream!r} on a cluster, as its braces form no tag: rename it, "
+                "or set option 'idempotence' to none"
+            )
 
     def _open(self) -> Wire:
         wire = super()._open()
@@ -217,6 +219,35 @@ class IdmpWriter(PlainWriter):
         return super()._frames(Packed(named, rows.counts + 3))
 
 
+def make_writer(options: Write, stream: str, identity: Identity) -> PlainWriter:
+    """The way that the option names; `auto` is the fence, or IDMP where the user may not run scripts."""
+    kinds = {"none": PlainWriter, "fence": FenceWriter, "idmp": IdmpWriter}
+    if options.idempotence != "auto":
+        return kinds[options.idempotence](options, stream, identity)
+    return patiently(options.connection.retry_s, lambda: kinds[_best_way(options, stream)])(options, stream, identity)
+
+
+def _best_way(options: Write, stream: str) -> str:
+    with open_for(options.connection, stream) as wire:
+        for way, words in (("fence", ("SCRIPT", "LOAD", fence_script())), ("idmp", _idmp_question(stream))):
+            try:
+                wire.ask(*words)
+                return way
+            except ServerReplied as error:
+                if error.is_retryable:
+                    raise
+    raise ConfigError(
+        "rows cannot be written just once here, as the user may not run scripts: allow SCRIPT LOAD and EVALSHA, or set "
+        "option 'idempotence' to none"
+    )
+
+
+def _idmp_question(stream: str) -> tuple[str, ...]:
+    """A command that changes nothing, and that only a server with IDMP understands."""
+    beside = Keys(stream.encode()).base.decode() + ":no-such-key"
+    return ("XADD", beside, "NOMKSTREAM", "IDMP", "p", "i", "*", "f", "v")
+
+
 def _remembered(wire: Wire, stream: str) -> int:
     """How many rows of one writer a stream knows again."""
     try:
@@ -237,15 +268,6 @@ def fence_script() -> bytes:
 def fence_key(stream: str, query: str) -> bytes:
     """Where a query notes down what it has written; in the stream's slot."""
     return Keys(stream.encode()).base + b":fence:" + query.encode()
-
-
-def check_slot(options: Write, stream: str) -> None:
-    """Raise if the fence could not be kept where the stream is."""
-    if parse_url(options.connection.url).is_cluster and not can_share_slot(stream.encode()):
-        raise ConfigError(
-            f"no key can be kept beside stream {stream!r} on a cluster, as its braces form no tag: rename it, "
-            "or set option 'idempotence' to none"
-        )
 
 
 def refused(error: BackendError, stream: str) -> MillstreamError:

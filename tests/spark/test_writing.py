@@ -1,4 +1,4 @@
-"""Rows that are written once by transactions, whatever happens between them. Without Spark, on a real Valkey."""
+"""Rows that are written once, whatever happens between them. Without Spark, on a real Valkey."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import redis
 from millstream.errors import ConfigError, ServerReplied, Unavailable
 from millstream.spark.options import Write, parse_write
 from millstream.spark.packing import Packed, layout_of, pack
-from millstream.spark.watching import WatchWriter
-from millstream.spark.writing import FenceWriter, Identity, PlainWriter, fence_key
+from millstream.spark.writing import FenceWriter, Identity, fence_key
 from tests.support.servers import RealServer
 
 ONE = Identity("q", 3, 0)
@@ -37,30 +36,26 @@ def numbers(client: redis.Redis) -> list[int]:
     return [int(fields[b"n"]) for _, fields in client.xrange("s")]  # type: ignore[union-attr, misc]
 
 
-def write(options: Write, *parts: Packed, identity: Identity = ONE, kind: type[PlainWriter] = WatchWriter) -> None:
-    writer = kind(options, "s", identity)
+def write(options: Write, *parts: Packed, identity: Identity = ONE) -> None:
+    writer = FenceWriter(options, "s", identity)
     for part in parts:
         writer.write(part)
     writer.finish()
     writer.close()
 
 
-@pytest.mark.parametrize("second", [WatchWriter, FenceWriter])
-@pytest.mark.parametrize("first", [WatchWriter, FenceWriter])
-def test_an_attempt_goes_on_behind_the_last_one(
-    client: redis.Redis, options: Write, first: type[PlainWriter], second: type[PlainWriter]
-) -> None:
-    """The parts are cut elsewhere, and a fence of one kind is understood by the other."""
-    write(options, rows(0, 10), kind=first)
-    write(options, rows(0, 4), rows(4, 33), kind=second)
-    write(options, rows(0, 33), kind=first)
+def test_an_attempt_goes_on_behind_the_last_one(client: redis.Redis, options: Write) -> None:
+    """Its parts may be cut elsewhere."""
+    write(options, rows(0, 10))
+    write(options, rows(0, 4), rows(4, 33))
+    write(options, rows(0, 33))
     assert numbers(client) == list(range(33))
     assert client.hget(fence_key("s", "q").decode(), "0") == b"3:33"
 
 
 def test_two_attempts_at_once_write_each_row_once(client: redis.Redis, options: Write) -> None:
-    """Both have looked at the fence before either writes: the second transaction must not happen."""
-    slow, quick = (WatchWriter(options, "s", ONE) for _ in range(2))
+    """Spark may begin one while the last one still runs."""
+    slow, quick = (FenceWriter(options, "s", ONE) for _ in range(2))
     slow.write(rows(0, 7))
     slow.finish()
     quick.write(rows(0, 20))
@@ -80,7 +75,7 @@ def test_partitions_and_batches_have_notes_of_their_own(client: redis.Redis, opt
 
 
 def test_the_work_of_others_is_not_counted(client: redis.Redis, options: Write) -> None:
-    writer = WatchWriter(options, "s", ONE)
+    writer = FenceWriter(options, "s", ONE)
     writer.write(rows(0, 3))
     client.xadd("s", {"n": -1})
     client.xtrim("s", maxlen=0)
@@ -92,7 +87,7 @@ def test_the_work_of_others_is_not_counted(client: redis.Redis, options: Write) 
 
 def test_rows_that_are_refused_are_not_noted_as_written(client: redis.Redis, options: Write) -> None:
     """Somebody puts something else in the place of the stream, and later the stream back."""
-    writer = WatchWriter(options, "s", ONE)
+    writer = FenceWriter(options, "s", ONE)
     writer.write(rows(0, 7))
     writer.finish()
     client.rename("s", "kept")
@@ -116,7 +111,7 @@ def test_of_rows_that_are_refused_halfway_those_before_are_noted(client: redis.R
 
 
 def test_a_fence_that_is_gone_is_told(client: redis.Redis, options: Write) -> None:
-    writer = WatchWriter(options, "s", ONE)
+    writer = FenceWriter(options, "s", ONE)
     writer.write(rows(0, 7))
     writer.finish()
     client.delete(fence_key("s", "q").decode())
@@ -126,24 +121,21 @@ def test_a_fence_that_is_gone_is_told(client: redis.Redis, options: Write) -> No
     assert numbers(client) == list(range(7))
 
 
-@pytest.mark.parametrize("kind", [WatchWriter, FenceWriter])
-def test_a_full_server_takes_nothing_and_is_not_asked_for_ever(
-    client: redis.Redis, options: Write, kind: type[PlainWriter]
-) -> None:
+def test_a_full_server_takes_nothing_and_is_not_asked_for_ever(client: redis.Redis, options: Write) -> None:
     hasty = parse_write({"url": options.connection.url, "stream": "s", "retryTimeout": "300ms"})
     client.config_set("maxmemory", 1)
     try:
         with pytest.raises(Unavailable, match=r"has refused this for 0\.3 s: put right what it says.*OOM"):
-            write(hasty, rows(0, 3), kind=kind)
+            write(hasty, rows(0, 3))
     finally:
         client.config_set("maxmemory", 0)
     assert client.exists("s") == 0
-    write(options, rows(0, 3), kind=kind)
+    write(options, rows(0, 3))
     assert numbers(client) == [0, 1, 2]
 
 
 def test_a_lost_connection_is_made_again_and_nothing_is_there_twice(client: redis.Redis, options: Write) -> None:
-    writer = WatchWriter(options, "s", ONE)
+    writer = FenceWriter(options, "s", ONE)
     for start in range(0, 100, 10):
         writer.write(rows(start, start + 10))
         client.client_kill_filter(_type="normal", skipme=True)
