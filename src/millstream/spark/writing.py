@@ -1,6 +1,6 @@
 """Sends packed rows to a stream and counts the replies. Knows nothing of Spark.
 
-    rows ── chunks ──▶ four in flight ──▶ replies counted, the first error raised
+    rows ── chunks ──▶ some in flight ──▶ replies counted, the first error raised
 
 Three ways to send a chunk, and what a chunk that is sent twice does then:
 
@@ -31,7 +31,7 @@ from millstream.spark.options import Write
 from millstream.spark.packing import Packed
 from millstream.spark.wire import Wire, open_for
 
-IN_FLIGHT = 4
+IN_FLIGHT = 8_000  # rows: what the server can do while we pack the next ones
 _EMPTY = pa.scalar(b"", pa.binary())
 _REFUSALS = {
     "STALE": "a later batch of this query has been written already: the checkpoint is older than the stream. Use a new "
@@ -71,7 +71,7 @@ class PlainWriter:
         for data, lines in self._chunks(rows):
             self._flying.append((data, lines))
             self._carefully(partial(self._send, data))
-            while len(self._flying) > IN_FLIGHT:
+            while len(self._flying) > max(1, IN_FLIGHT // self._chunk):
                 self._carefully(self._confirm)
 
     def finish(self) -> None:

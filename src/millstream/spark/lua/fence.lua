@@ -33,7 +33,9 @@ while at <= last do
   end
   if row >= done then
     local reply
-    if trim == 0 then
+    if trim == 0 and words == 3 then
+      reply = pcall('XADD', stream, argv[at], argv[at + 1], argv[at + 2])
+    elseif trim == 0 then
       reply = pcall('XADD', stream, unpack(argv, at, at + words - 1))
     else
       reply = pcall('XADD', stream, argv[7], argv[8], argv[9], unpack(argv, at, at + words - 1))
