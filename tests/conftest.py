@@ -85,6 +85,7 @@ def _has_session(file: str) -> bool:
     return "(spark: SparkSession" in (Path(__file__).parents[1] / file).read_text()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Files:
     return Files(config, log)
 

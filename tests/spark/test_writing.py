@@ -77,6 +77,7 @@ def test_partitions_and_batches_have_notes_of_their_own(client: redis.Redis, opt
 def test_the_work_of_others_is_not_counted(client: redis.Redis, options: Write) -> None:
     writer = FenceWriter(options, "s", ONE)
     writer.write(rows(0, 3))
+    writer.finish()
     client.xadd("s", {"n": -1})
     client.xtrim("s", maxlen=0)
     writer.write(rows(3, 6))
