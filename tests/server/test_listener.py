@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -555,6 +556,30 @@ def test_what_the_program_does_reaches_clients_in_order() -> None:
         assert all(numbers == list(range(200)) for numbers in seen.values())
         for thread in threads:
             thread.join()
+
+
+def test_output_that_comes_while_the_last_one_is_sent_is_not_left_behind() -> None:
+    """The loop's thread is through with what is queued at the very moment at which another thread adds to it."""
+    with Broker() as broker, broker.serve_in_background() as server:
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        ask(sock, b"SUBSCRIBE", b"news", end=b":1\r\n")
+        (connection,) = server._listener.connections
+
+        go_on = threading.Event()
+
+        class Unlucky(deque[bytes | None]):
+            def append(self, data: bytes | None) -> None:
+                if self:
+                    go_on.set()
+                    assert eventually(lambda: not self)
+                super().append(data)
+
+        connection._queued = Unlucky()
+        server._listener.loop.call_soon_threadsafe(go_on.wait, 20)
+        for number in range(2):
+            broker.execute("PUBLISH", "news", number)
+        assert read_until(sock, b"$1\r\n1\r\n").count(b"message") == 2
+        sock.close()
 
 
 def test_a_direct_call_wakes_a_client_and_the_other_way_round() -> None:

@@ -36,8 +36,8 @@ class Connection(asyncio.Protocol):
     """The socket's side of a session. Its methods are the loop's, but for `_send` and `_end`."""
 
     __slots__ = (
-        "_active_s", "_choked_size", "_is_choked", "_linger", "_listener", "_over_since_s", "_patience", "_queued",
-        "_seen_bytes", "_transport", "_waited_bytes", "session",
+        "_active_s", "_choked_size", "_is_called", "_is_choked", "_linger", "_listener", "_over_since_s", "_patience",
+        "_queued", "_seen_bytes", "_transport", "_waited_bytes", "session",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self.session: Session | None = None
         self._queued: deque[bytes | None] = deque()  # output of other threads; None ends the connection
+        self._is_called = False  # the loop's thread will see to that, and has not begun
         self._is_choked = False  # the peer does not read
         self._linger: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -141,15 +142,17 @@ class Connection(asyncio.Protocol):
 
     def _pass_on(self, data: bytes | None) -> None:
         """Leave output to the loop's thread."""
-        is_called = bool(self._queued)
         self._queued.append(data)
-        if not is_called:
+        # Only now: looked at before, the drain that was called could be through before there is anything new for it.
+        if not self._is_called:
+            self._is_called = True
             with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all connections
                 self._listener.loop.call_soon_threadsafe(self._drain)
 
     # Output, in the loop's thread
 
     def _drain(self) -> None:
+        self._is_called = False  # first: who adds something from now on calls again
         queued = self._queued
         while queued:
             data = queued.popleft()
