@@ -82,7 +82,7 @@ class Files(LoadFileScheduling):
 
 @cache
 def _has_session(file: str) -> bool:
-    return "(spark: SparkSession" in (Path(__file__).parents[1] / file).read_text()
+    return file.startswith("tests/spark/") and "(spark: SparkSession" in (Path(__file__).parents[1] / file).read_text()
 
 
 @pytest.hookimpl(optionalhook=True)
