@@ -38,6 +38,9 @@ class Client(Peer):
         self.usual += 1
         self.session.feed(data)
 
+    def reply(self, data: bytes) -> None:
+        self._received.append(data)
+
     def abort(self) -> None:
         self.is_aborted = True
 
@@ -72,7 +75,7 @@ class Side:
                     self.turn.run()
                 finally:
                     self.hub.in_turn = False
-                    self.hub.send_output()
+                    self.hub.send_output(self.turn.answer)
         return [client.read() for client in self.clients]
 
     def all_send(self, requests: list[str]) -> list[bytes]:

@@ -120,6 +120,17 @@ class Connection(asyncio.Protocol):
         self._over_since_s = None
         self._read_on()
 
+    def reply(self, data: bytes) -> None:
+        """Send a reply that did not go through the session; in the loop's thread, under the hub's lock."""
+        session = self.session
+        if session is None or session.is_closed:
+            return
+        session.bytes_out += len(data)
+        if self._queued or self._is_choked:
+            self._send(data)
+        else:
+            self._transport.write(data)
+
     # From the session, under the hub's lock, in any thread
 
     def _send(self, data: bytes) -> None:

@@ -594,12 +594,17 @@ class Hub:
         while self._leaving:
             self._leaving.pop().forget()
 
-    def send_output(self) -> CommandError | None:
-        """Hand all output to the peers, once what it promises is certain; else the error they get instead."""
+    def send_output(self, answer: Callable[[CommandError | None], None] | None = None) -> CommandError | None:
+        """Hand all output to the peers, once what it promises is certain; else the error they get instead.
+
+        `answer` sends replies that are kept elsewhere, and is told of that error.
+        """
         with self.lock:
             if self.encoded:
                 self.hand_in()
             refusal = self.before_replies() if self.before_replies is not None else None
+            if answer is not None:
+                answer(refusal)
             answers, self._answers = self._answers, []
             for waiter, reply in answers:
                 is_promise = refusal is not None and "write" in waiter.row.flags

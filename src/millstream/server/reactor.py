@@ -134,7 +134,7 @@ class Reactor:
                     self.turn.run()
                 finally:
                     hub.in_turn = False
-                    hub.send_output()
+                    hub.send_output(self.turn.answer)
             if len(events) < _BUSY or self._epoll.closed:
                 return
 

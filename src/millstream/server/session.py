@@ -432,18 +432,10 @@ class Session:
         elif mode is ReplyMode.SKIP:
             self.reply_mode = ReplyMode.ON
 
-    def reply_to_one(self, name: str, reply: bytes, now_ms: int, size: int, *, is_promise: bool) -> None:
-        """A request of so many bytes was run by somebody else, together with others: here is its reply."""
-        output = self._output
-        if not output:
-            self.hub.send_later(self)
-        if is_promise:
-            self._promised.append((len(output), len(output) + 1))
-        output.append(reply)
-        self.commands += 1
-        self.bytes_in += size
-        self.last_ms = now_ms
-        self.last_command = name
+    @property
+    def has_output(self) -> bool:
+        """Whether something is to be sent that came before a reply of now."""
+        return bool(self._output)
 
     def _note_provisional(self, start: int) -> None:
         """The output from here on is a reply that promises something that is not certain yet."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from millstream.server.alike import AlikeReader, split_alike
 from millstream.server.express import EXPRESS, EXPRESS_ALIKE
+from millstream.server.resp import encode
 
 if TYPE_CHECKING:
+    from millstream.errors import CommandError
     from millstream.server.connection import Connection
     from millstream.server.hub import Hub
     from millstream.server.session import Session
@@ -50,13 +52,14 @@ STARTS: Final = {
 class Turn:
     """What arrived in one turn of a loop, under the hub's lock."""
 
-    __slots__ = ("_arrived", "_hub", "_reader", "_running")
+    __slots__ = ("_arrived", "_hub", "_reader", "_replies", "_running")
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._reader = AlikeReader()
         self._arrived: dict[bytes, Arrived] = {}  # what may be shared, by how it begins
         self._running: dict[bytes, Arrived] = {}  # the same, which is being run
+        self._replies: list[tuple[Connection, bytes]] = []  # to requests that were shared
 
     def take(self, connection: Connection, data: bytes) -> None:
         """Keep what can be run together with others; the rest is run now."""
@@ -108,7 +111,7 @@ class Turn:
         db = protocol = -1
         for arrived in alike:
             session = arrived[0].session
-            if session is None or not session.is_plain:
+            if session is None or not session.is_plain or session.has_output:
                 rest.append(arrived)
                 continue
             if db < 0:
@@ -124,15 +127,21 @@ class Turn:
         done = 0
         common = self._reader.read(pieces) if len(pieces) > 1 else None
         if common is not None:
-            done = self._run(*EXPRESS_ALIKE[common.words[0]], sessions, common, pieces)
+            done = self._run(*EXPRESS_ALIKE[common.words[0]], ready, sessions, common, pieces)
         else:
             requests = split_alike(pieces, count)
             if requests is not None:
-                done = self._run(*EXPRESS[requests[0][0]], sessions, requests, pieces)
+                done = self._run(*EXPRESS[requests[0][0]], ready, sessions, requests, pieces)
         return rest + ready[done:]
 
     def _run(
-        self, name: str, run: Callable[..., int], sessions: list[Session], requests: object, pieces: list[bytes]
+        self,
+        name: str,
+        run: Callable[..., int],
+        ready: Arrived,
+        sessions: list[Session],
+        requests: object,
+        pieces: list[bytes],
     ) -> int:
         """Run requests, one of each session, all of one database and protocol; how many that were."""
         hub, db, protocol = self._hub, sessions[0].db, sessions[0].protocol
@@ -144,7 +153,28 @@ class Turn:
         done = run(hub, db, requests, now_ms, protocol, replies, pieces)
         if done:
             hub.stats.count_calls(name, done, perf_counter_ns() - started)
-        is_promise = hub.keeps_log and hub.before_replies is not None
-        for session, reply, data in zip(sessions, replies, pieces, strict=False):
-            session.reply_to_one(name, reply, now_ms, len(data), is_promise=is_promise)
+        kept = self._replies
+        for at in range(done):
+            session = sessions[at]
+            session.commands += 1
+            session.bytes_in += len(pieces[at])
+            session.last_ms = now_ms
+            session.last_command = name
+            kept.append((ready[at][0], replies[at]))
         return done
+
+    def answer(self, refusal: CommandError | None) -> None:
+        """Send the replies, or instead of each the error: what they promise could not be made certain."""
+        if not self._replies:
+            return
+        replies, self._replies = self._replies, []
+        for connection, reply in replies:
+            session = connection.session
+            if refusal is not None and session is not None:
+                reply = encode(refusal, session.protocol)
+                self._hub.stats.count_error(refusal)
+            try:
+                connection.reply(reply)
+            except Exception:  # costs its own connection and nobody else's
+                logger.exception("Output could not be handed over, closing a connection")
+                connection.abort()
