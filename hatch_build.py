@@ -19,12 +19,13 @@ try:
 except ImportError:  # no wheel is built
     BuildHookInterface = object  # type: ignore[assignment,misc]
 
-# Not compiled are classes that somebody refers to weakly (Session, Hub), and what inherits from Python's own types.
+# Not compiled are classes that somebody refers to weakly (Session, Hub), and what inherits from Python's own types:
+# those of a connection have a protocol's and a transport's methods without being one.
 MODULES = {
     "engine": ("args", "ids", "entries", "pending", "groups", "stream", "entry_replies", "faults"),
     "engine/commands": ("append", "claim", "group", "read", "settle"),
     "persistence": ("aof", "hot"),
-    "server": ("alike", "express", "resp", "stats", "turn"),
+    "server": ("alike", "connection", "express", "reactor", "resp", "stats", "turn"),
 }
 
 

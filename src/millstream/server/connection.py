@@ -29,11 +29,15 @@ logger = logging.getLogger(__name__)
 
 HIGH_WATER: Final = 1 << 20  # bytes a peer may leave unread before we read no more from it
 PATIENCE_S: Final = 0.2  # how long a peer that reads nothing is not read from
-LINGER_S: Final = 5.0  # how long a peer may take to read what it is sent before we close
+LINGER_S = 5.0  # how long a peer may take to read what it is sent before we close; not Final, for a test sets it
 
 
-class Connection(asyncio.Protocol):
-    """The socket's side of a session. Its methods are the loop's, but for `_send` and `_end`."""
+class Connection:
+    """The socket's side of a session. Its methods are the loop's, but for `reply`, `_send` and `_end`.
+
+    It has the methods of an asyncio.Protocol and is none, so that it can be compiled; so with its transport, which is a
+    reactor's `Stream` or one of the loop's own.
+    """
 
     __slots__ = (
         "_active_s", "_choked_size", "_is_called", "_is_choked", "_linger", "_listener", "_over_since_s", "_patience",
@@ -57,7 +61,7 @@ class Connection(asyncio.Protocol):
 
     # From the loop
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
         listener = self._listener
         address, local_address = addresses(transport)
@@ -285,7 +289,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def addresses(transport: asyncio.BaseTransport) -> tuple[bytes, bytes]:
+def addresses(transport: Any) -> tuple[bytes, bytes]:
     """The peer's address and ours, as CLIENT LIST shows them."""
     peer, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if isinstance(ours, tuple):
@@ -301,7 +305,7 @@ def _printed(name: Any) -> bytes:
     return f"{host}:{name[1]}".encode()
 
 
-def keep_alive(transport: asyncio.BaseTransport, seconds: int) -> None:
+def keep_alive(transport: Any, seconds: int) -> None:
     """Have the system ask a silent TCP peer every so often whether it is still there."""
     sock = transport.get_extra_info("socket")
     if sock is None or not seconds or sock.family not in (socket.AF_INET, socket.AF_INET6):

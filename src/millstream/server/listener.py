@@ -21,7 +21,7 @@ import ssl
 import stat
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Final
+from typing import Any, Final
 
 from millstream.errors import ConfigError, MillstreamError
 from millstream.server.config import Config
@@ -142,7 +142,7 @@ class Listener:
         self.hub.turn_end = self._hold_output
         self._housekeeping = self.loop.call_later(_HOUSEKEEPING_S, self._keep_house)
 
-    def _new_connection(self) -> Connection:
+    def _new_connection(self) -> Any:  # a Connection: loops say that they want an asyncio.Protocol, and take this
         return Connection(self)
 
     async def _listen(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> list[tuple[str, int]]:

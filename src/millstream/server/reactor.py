@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.server.turn import Turn
+from millstream.server.turn import Source, Turn
 
 if TYPE_CHECKING:
     from millstream.server.connection import Connection
@@ -150,21 +150,24 @@ class Reactor:
                 stream.handle_aside(event, waiting)
 
 
-class Stream(asyncio.Transport):
-    """A socket as the transport of a protocol, as far as our connections need one."""
+class Stream:
+    """A socket with the methods of an asyncio.Transport, as far as our connections need them."""
 
     __slots__ = (
-        "_buffer", "_fd", "_high", "_is_at_end", "_is_choked", "_is_closing", "_is_lost", "_is_paused", "_mask",
-        "_protocol", "_reactor", "_recv", "_sends_no_more", "_sock", "_take",
+        "_buffer", "_fd", "_high", "_is_aside", "_is_at_end", "_is_choked", "_is_closing", "_is_lost", "_is_paused",
+        "_mask", "_protocol", "_reactor", "_recv", "_send", "_sends_no_more", "_sock", "_turn",
     )  # fmt: skip
 
+    __deletable__ = ("_protocol",)  # for mypyc
+
     def __init__(self, reactor: Reactor, sock: socket.socket, protocol: Connection) -> None:
-        super().__init__()
         self._reactor = reactor
         self._sock = sock
         self._fd = sock.fileno()
         self._recv = sock.recv
-        self._take = reactor.turn.take
+        self._send = sock.send
+        self._turn = reactor.turn
+        self._is_aside = False  # a turn is under way, and what arrives is not for it
         self._protocol = protocol
         self._buffer = bytearray()  # what the socket had no room for
         self._high = 1 << 16
@@ -195,10 +198,12 @@ class Stream(asyncio.Transport):
             except OSError as error:
                 self._lose(error)
                 return
-            if data:
-                self._take(self._protocol, data)
-            else:
+            if not data:
                 self._end()
+            elif self._is_aside:
+                self._protocol.data_received(data)
+            else:
+                self._turn.take(self._protocol, data)
             return
         if event & _OUT:
             self._send_on()
@@ -208,15 +213,15 @@ class Stream(asyncio.Transport):
             elif event & ~(_OUT | _IN):
                 self._lose(None)  # it is broken, and nobody reads from it
 
-    def handle_aside(self, event: int, waiting: set[Connection]) -> None:
+    def handle_aside(self, event: int, waiting: set[Source]) -> None:
         """The socket is ready in the middle of a turn: what it sends is not for the end of that."""
         if self._protocol in waiting:
             return
-        self._take = _hand_over
+        self._is_aside = True
         try:
             self.handle(event)
         finally:
-            self._take = self._reactor.turn.take
+            self._is_aside = False
 
     def _end(self) -> None:
         self._is_at_end = True
@@ -232,7 +237,7 @@ class Stream(asyncio.Transport):
             return
         if not buffer:
             try:
-                sent = self._sock.send(data)
+                sent = self._send(data)
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as error:
@@ -251,7 +256,7 @@ class Stream(asyncio.Transport):
         buffer = self._buffer
         try:
             with memoryview(buffer) as view:
-                sent = self._sock.send(view[:_WRITE])
+                sent = self._send(view[:_WRITE])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -340,10 +345,6 @@ class Stream(asyncio.Transport):
                 case "sockname":
                     return self._sock.getsockname()
         return default
-
-
-def _hand_over(connection: Connection, data: bytes) -> None:
-    connection.data_received(data)
 
 
 def open_listening(host: str, port: int, backlog: int) -> list[socket.socket]:

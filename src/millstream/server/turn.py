@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from itertools import chain
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from millstream.server.alike import AlikeReader, split_alike
 from millstream.server.express import EXPRESS, EXPRESS_ALIKE
@@ -20,13 +20,28 @@ from millstream.server.resp import encode
 
 if TYPE_CHECKING:
     from millstream.errors import CommandError
-    from millstream.server.connection import Connection
     from millstream.server.hub import Hub
     from millstream.server.session import Session
 
 logger = logging.getLogger(__name__)
 
-Arrived = list[tuple["Connection", bytes]]
+
+class Source(Protocol):
+    """A connection, as a turn sees it."""
+
+    session: Session | None
+
+    def data_received(self, data: bytes) -> None:
+        """Run what arrived by itself."""
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply that did not go through the session."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+Arrived = list[tuple[Source, bytes]]
 
 _START: Final = 14  # bytes that tell how a request begins
 _LONGEST: Final = 4096
@@ -59,9 +74,9 @@ class Turn:
         self._reader = AlikeReader()
         self._arrived: dict[bytes, Arrived] = {}  # what may be shared, by how it begins
         self._running: dict[bytes, Arrived] = {}  # the same, which is being run
-        self._replies: list[tuple[Connection, bytes]] = []  # to requests that were shared
+        self._replies: list[tuple[Source, bytes]] = []  # to requests that were shared
 
-    def take(self, connection: Connection, data: bytes) -> None:
+    def take(self, connection: Source, data: bytes) -> None:
         """Keep what can be run together with others; the rest is run now."""
         start = data[:_START]
         if start in STARTS and len(data) < _LONGEST:
@@ -73,7 +88,7 @@ class Turn:
         else:
             connection.data_received(data)
 
-    def waiting(self) -> set[Connection]:
+    def waiting(self) -> set[Source]:
         """Those of whom something was kept."""
         kept = chain(self._arrived.values(), self._running.values())
         return {connection for alike in kept for connection, _ in alike}
