@@ -66,7 +66,7 @@ def _package(form: str, place: Path, built: Path | None) -> Path:
             raise Missing(f"the compiled form cannot be built (mypy and setuptools are needed):\n{done.stderr[-2000:]}")
     if not any(built.glob("millstream/engine/stream.*.so")):
         raise Missing(f"there is no compiled package in {built}")
-    return built
+    return built.resolve()  # the server is started in a directory of its own
 
 
 def our_script(directory: Path, form: str, package: Path) -> Path:
