@@ -428,3 +428,29 @@ def test_what_fails_in_a_way_it_must_not_costs_those_who_took_part(
     assert [client.is_aborted for client in side.clients] == [True] * 3 + [False] * 5
     assert [reply[:1] for reply in replies[3:]] == [b"$"] * 3 + [b"+"] * 2
     assert "3 connections" in caplog.text
+
+
+def test_a_reply_that_cannot_be_sent_costs_its_own_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def break_down(data: bytes) -> None:
+        raise RuntimeError("broken on purpose")
+
+    side = Side()
+    monkeypatch.setattr(side.clients[1], "reply", break_down)
+    replies = side.all_send([f"XADD s * f {'v' * 30}"] * 3)
+    assert [client.is_aborted for client in side.clients[:3]] == [False, True, False]
+    assert [reply[:1] for reply in replies[:3]] == [b"$", b"", b"$"]
+    assert "could not be handed over" in caplog.text
+
+
+def test_one_who_has_something_to_read_first_gets_it_first() -> None:
+    side = Side()
+
+    with side.hub.lock:
+        side.hub.in_turn = True
+        side.clients[1].session.push(b"+first\r\n")
+    replies = side.all_send([f"XADD s * f {'v' * 30}"] * 3)
+    assert [reply[:1] for reply in replies[:3]] == [b"$", b"+", b"$"]
+    assert replies[1].startswith(b"+first\r\n$")
+    assert side.usual[:3] == [0, 1, 0]
