@@ -51,13 +51,13 @@ def test_a_01_two_consumers_and_two_entries_each_gets_one(place: Site) -> None:
 
 @everywhere
 def test_a_02_an_entry_is_delivered_again_after_its_consumer_ended_without_an_answer(place: Site) -> None:
-    fleet = Fleet(place, config=RecoveryConfig(min_idle_time=0.3))
+    fleet = Fleet(place, config=RecoveryConfig(min_idle_time=1))  # which it must not take to start again
     fleet.publish(1)
     first = fleet.consumer(name=b"redis-consumer-pod-1")
     (delivery,) = first.fetch(1, 0)
     again = fleet.consumer(name=b"redis-consumer-pod-1")
     assert again.fetch(1, 0) == [], "its lock lives"
-    until(lambda: again.rfc.scan(again.backend).recovered == 1, 3)
+    until(lambda: again.rfc.scan(again.backend).recovered == 1, 5)
     (second,) = again.fetch(1, 0)
     assert second.by_name[b"n"] == b"0"
     assert again.original_id(second) == delivery.id
