@@ -8,6 +8,8 @@ SHELL := /bin/sh
 # The first Python that is new enough; `make PYTHON=python3.13 test` picks another one.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+# Bytecode is kept, whatever the shell says: else each of the many processes of a run compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
