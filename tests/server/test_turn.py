@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from millstream.persistence.replay import Replay
 from millstream.server import express, turn
 from millstream.server.alike import AlikeReader, split_alike
 from millstream.server.hub import Hub
+from millstream.server.reactor import Reactor
 from millstream.server.turn import Turn
 from tests.persistence.memory_files import MemoryFiles
 from tests.server.support import Peer, World, words
@@ -444,9 +446,28 @@ def test_a_reply_that_cannot_be_sent_costs_its_own_connection(
     assert "could not be handed over" in caplog.text
 
 
+def test_replies_do_not_wait_for_a_script_behind_them() -> None:
+    side = Side(clients=2)
+    loop = asyncio.new_event_loop()
+    reactor = Reactor(side.hub, loop)
+    try:
+        with side.hub.lock:
+            side.hub.in_turn = True
+            for client in side.clients:
+                reactor.turn.take(cast(Any, client), pack(words(f"XADD s * f {'v' * 30}")))
+            reactor.turn.run()
+            assert [client.read() for client in side.clients] == [b"", b""]
+            assert side.hub.hear_others is not None
+            side.hub.hear_others()  # as a script does that takes long
+            assert [client.read()[:1] for client in side.clients] == [b"$", b"$"]
+    finally:
+        side.hub.in_turn = False
+        reactor.close()
+        loop.close()
+
+
 def test_one_who_has_something_to_read_first_gets_it_first() -> None:
     side = Side()
-
     with side.hub.lock:
         side.hub.in_turn = True
         side.clients[1].session.push(b"+first\r\n")

@@ -138,9 +138,10 @@ class Reactor:
             if len(events) < _BUSY or self._epoll.closed:
                 return
 
-
     def _hear_others(self) -> None:
         """Read from whoever sends something in the middle of a turn, but for those with a request that waits in it."""
+        if self.turn.owes_replies:  # to those who had their turn before what takes long
+            self._hub.send_output(self.turn.answer)
         for listening, new_protocol in self._listening.items():
             self._accept(listening, new_protocol)
         waiting = self.turn.waiting()

@@ -178,10 +178,13 @@ class Turn:
             kept.append((ready[at][0], replies[at]))
         return done
 
+    @property
+    def owes_replies(self) -> bool:
+        """Whether something that was shared is not answered yet."""
+        return bool(self._replies)
+
     def answer(self, refusal: CommandError | None) -> None:
         """Send the replies, or instead of each the error: what they promise could not be made certain."""
-        if not self._replies:
-            return
         replies, self._replies = self._replies, []
         for connection, reply in replies:
             session = connection.session
