@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -55,14 +56,21 @@ def redis7_server() -> Iterator[servers.RealServer]:
 
 
 # What takes minutes each: runs of the demo that are stopped on the way. `make test-long` runs them.
-LONG = ("demo/test_going_on.py",)
+LONG = ("shop/test_going_on.py",)
 
 # The longest first: begun last, one of them would be waited for while the other processes have nothing left to do.
 FIRST = (
-    "spark/test_pipeline.py", "spark/test_kills.py", "demo/test_run.py", "docs/test_code_blocks.py",
-    "cli/test_pipeline.py", "suites/test_redis_suite.py", "packaging/test_wheel.py", "scenarios/test_d_transitions.py",
-    "scenarios/test_d_failover.py", "scenarios/test_d_places.py",
-)  # fmt: skip
+    "spark/test_pipeline.py",
+    "spark/test_kills.py",
+    "shop/test_run.py",
+    "docs/test_code_blocks.py",
+    "cli/test_pipeline.py",
+    "suites/test_redis_suite.py",
+    "packaging/test_wheel.py",
+    "scenarios/test_d_transitions.py",
+    "scenarios/test_d_failover.py",
+    "scenarios/test_d_places.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,7 +90,8 @@ class Files(LoadFileScheduling):
 
 @cache
 def _has_session(file: str) -> bool:
-    return file.startswith("tests/spark/") and "(spark: SparkSession" in (Path(__file__).parents[1] / file).read_text()
+    source = (Path(__file__).parents[1] / file).read_text()
+    return file.startswith("tests/spark/") and re.search(r"\(\s*spark: SparkSession", source) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -37,11 +37,25 @@ def test_a_url_is_taken_apart(url: str, expected: Place) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", "redis", "localhost:6379", "http://h", "REDIS//h", "file://", "file:///", "file://relative/path",
-        "redis://h:0", "redis://h:65536", "redis://h:x", "redis://h/nine", "unix://", "unix://relative",
-        "redis+sentinel://h", "redis+sentinel://h/name/x", "file:///tmp/x?appendfsync=sometimes",
+        "",
+        "redis",
+        "localhost:6379",
+        "http://h",
+        "REDIS//h",
+        "file://",
+        "file:///",
+        "file://relative/path",
+        "redis://h:0",
+        "redis://h:65536",
+        "redis://h:x",
+        "redis://h/nine",
+        "unix://",
+        "unix://relative",
+        "redis+sentinel://h",
+        "redis+sentinel://h/name/x",
+        "file:///tmp/x?appendfsync=sometimes",
     ],
-)  # fmt: skip
+)
 def test_a_bad_url_is_refused_before_anything_is_opened(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         connect(url)
@@ -51,10 +65,16 @@ def test_a_bad_url_is_refused_before_anything_is_opened(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://me:hush@h:1", "redis://:hush@h", "redis://:hu/hush@h", "redis://me:hush/1?x@h:7", "redis://:hush#a@h:x",
-        "http://me:hush@h", "redis+cluster://me:hush@a,b", "redis://me:hush:hush@h/0",
+        "redis://me:hush@h:1",
+        "redis://:hush@h",
+        "redis://:hu/hush@h",
+        "redis://me:hush/1?x@h:7",
+        "redis://:hush#a@h:x",
+        "http://me:hush@h",
+        "redis+cluster://me:hush@a,b",
+        "redis://me:hush:hush@h/0",
     ],
-)  # fmt: skip
+)
 def test_no_message_holds_a_password(url: str) -> None:
     assert "hush" not in hide_password(url)
     assert "hush" not in _shown(url)

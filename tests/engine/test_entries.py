@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine.entries import EntryLog, decode_fields, element_size, encode_fields, integer_size
-from millstream.engine.ids import MAX_KEY, order, text_of
-from millstream.engine.keyspace import Settings
+from millstream.engine.keys.keyspace import Settings
+from millstream.engine.streams.entries import EntryLog, decode_fields, element_size, encode_fields, integer_size
+from millstream.engine.streams.ids import MAX_KEY, order, text_of
 
 WORD = st.binary(max_size=12) | st.sampled_from([b"", b"\r\n", b"$5\r\nhello\r\n", b"x" * 5000, b"*2\r\n"])
 
@@ -40,13 +40,30 @@ def test_the_path_for_one_field_encodes_as_the_general_one(pairs: list[tuple[byt
 @pytest.mark.parametrize(
     ("value", "size"),
     [
-        (b"0", 2), (b"127", 2), (b"128", 3), (b"-4096", 3), (b"4095", 3), (b"4096", 4), (b"32767", 4), (b"32768", 5),
-        (b"8388608", 6), (b"2147483648", 10), (b"-9223372036854775808", 10),
-        (b"", 2), (b"a", 3), (b"007", 5), (b"-0", 4), (b"9223372036854775808", 21),
-        (b"x" * 63, 65), (b"x" * 64, 67), (b"x" * 125, 128), (b"x" * 126, 130), (b"x" * 4095, 4099),
+        (b"0", 2),
+        (b"127", 2),
+        (b"128", 3),
+        (b"-4096", 3),
+        (b"4095", 3),
+        (b"4096", 4),
+        (b"32767", 4),
+        (b"32768", 5),
+        (b"8388608", 6),
+        (b"2147483648", 10),
+        (b"-9223372036854775808", 10),
+        (b"", 2),
+        (b"a", 3),
+        (b"007", 5),
+        (b"-0", 4),
+        (b"9223372036854775808", 21),
+        (b"x" * 63, 65),
+        (b"x" * 64, 67),
+        (b"x" * 125, 128),
+        (b"x" * 126, 130),
+        (b"x" * 4095, 4099),
         (b"x" * 4096, 4103),
     ],
-)  # fmt: skip
+)
 def test_an_element_takes_what_redis_takes_for_it(value: bytes, size: int) -> None:
     assert element_size(value) == size
 

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.spark.faults import EntriesLost
-from millstream.spark.filters import Comparison, narrow
 from millstream.spark.ids import MAX_ID, first_of, parse_id, text_of
-from millstream.spark.offsets import Cut, Offset, Position, from_json, spans_between, to_json
 from millstream.spark.options import Bounds
-from millstream.spark.planning import (
+from millstream.spark.range.filters import Comparison, narrow
+from millstream.spark.range.offsets import Cut, Offset, Position, from_json, spans_between, to_json
+from millstream.spark.range.splits import (
     Window,
     after_loss,
     available,
@@ -25,7 +24,8 @@ from millstream.spark.planning import (
     parts_for,
     shares,
 )
-from millstream.spark.server import State
+from millstream.spark.runtime.errors import EntriesLost
+from millstream.spark.wire.metadata import State
 
 NOW = first_of(1_700_000_000_000)
 numbers = st.integers(0, MAX_ID)

@@ -12,13 +12,13 @@ import pytest
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
-from millstream.spark.compat import HAS_LIMITS
 from millstream.spark.ids import parse_id
 from millstream.spark.options import Read, parse_read
-from millstream.spark.reading import Span, read_span
-from millstream.spark.server import Server
-from millstream.spark.wire import open_for
-from millstream.worker.report import Audit, audit_of
+from millstream.spark.range.reader import Span, read_span
+from millstream.spark.runtime.compat import HAS_LIMITS
+from millstream.spark.wire.metadata import Server
+from millstream.spark.wire.socket import open_for
+from millstream.worker.audit import Audit, audit_of
 from tests.support.cluster import Cluster, slot_of
 
 if TYPE_CHECKING:

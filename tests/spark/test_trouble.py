@@ -17,13 +17,13 @@ import pytest
 import redis
 
 from millstream.errors import ConfigError, Unavailable
-from millstream.spark.faults import EntriesLost
 from millstream.spark.ids import parse_id
-from millstream.spark.offsets import Cut
 from millstream.spark.options import Connection, Read, parse_read
-from millstream.spark.reading import Span, read_span
-from millstream.spark.server import Server
-from millstream.spark.streaming import Limits, RangePlanner
+from millstream.spark.range.offsets import Cut
+from millstream.spark.range.planner import Limits, RangePlanner
+from millstream.spark.range.reader import Span, read_span
+from millstream.spark.runtime.errors import EntriesLost
+from millstream.spark.wire.metadata import Server
 from tests.spark.conftest import Place
 from tests.support.certificates import make_certificates
 from tests.support.cluster import Cluster
@@ -226,8 +226,11 @@ def test_a_stream_is_read_through_tls(tmp_path: Path) -> None:
         for _ in range(3_000):
             pipe.xadd("s", {"v": "x" * 300})
         ids = [entry_id.decode() for entry_id in pipe.execute()]
-        who = {"tlsCaFile": str(files.authority), "tlsCertFile": str(files.client_certificate),
-               "tlsKeyFile": str(files.client_key)}  # fmt: skip
+        who = {
+            "tlsCaFile": str(files.authority),
+            "tlsCertFile": str(files.client_certificate),
+            "tlsKeyFile": str(files.client_key),
+        }
         given = parse_read({"url": f"rediss://127.0.0.1:{ours.listener.tls[0][1]}", "stream": "s", **who})
         assert read_ids(given.connection, Span("s", 0, parse_id(ids[-1]))) == ids
         assert RangePlanner(given).latest(RangePlanner(given).initial(), Limits())["rows"] == 3_000

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from millstream.cli import places
+from millstream.cli import common
 from millstream.cli.exits import Failure
 from millstream.client import Backend
 from millstream.delivery.keys import Keys
@@ -51,13 +51,13 @@ class Line:
 def bench(entries: int, size: int, *, url: str | None, as_json: bool) -> None:
     """Measure, tell, and clean up."""
     name = f"millstream:bench:{os.getpid()}:{time.time_ns():x}"
-    with Stream[dict[str, str]](name, places.address(url), group=GROUP) as stream, _removed(stream.backend, name):
+    with Stream[dict[str, str]](name, common.address(url), group=GROUP) as stream, _removed(stream.backend, name):
         lines = list(_measured(stream, entries, size))
         audit = stream.audit()
     if as_json:
         print(json.dumps({"url": stream.backend.url, "size": size, "lines": [asdict(line) for line in lines]}))
     else:
-        places.show(lines, ("what", "count", "per_second", "median_ms", "p99_ms"), as_json=False, empty="")
+        common.show(lines, ("what", "count", "per_second", "median_ms", "p99_ms"), as_json=False, empty="")
     if not audit.balanced or audit.done != audit.published:
         raise Failure(f"{audit.published} were published and {audit.done} are done")
 

@@ -86,8 +86,10 @@ class Backend:
         """The replies of all primaries to a command without a key, such as SCAN's first page."""
         if not self.is_cluster:
             return [self.execute(*words, key=b"")]
-        return [self._translated(lambda node=node: node.redis_connection.execute_command(*words))
-                for node in self._client.get_primaries()]  # fmt: skip
+        return [
+            self._translated(lambda node=node: node.redis_connection.execute_command(*words))
+            for node in self._client.get_primaries()
+        ]
 
     def scan(self, *words: Word) -> Iterator[bytes]:
         """All keys that SCAN finds with these words (MATCH, TYPE, COUNT), of every primary; some may come twice."""

@@ -21,7 +21,7 @@ from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
     from millstream.client.backend import Backend
-    from millstream.client.embedded import Held
+    from millstream.client.local_brokers import Held
 
 MAX_BLOCK_S = 30.0  # no single blocking read is longer; a loop reads again
 _TRUE = ("1", "yes", "true", "on")
@@ -53,7 +53,7 @@ def make_clients(place: Place, timeout_s: float) -> tuple[Any, Any, Any]:
 
 
 def _broker_of(place: Place) -> Held:
-    from millstream.client.embedded import hold_broker  # the whole engine: only for who has no server
+    from millstream.client.local_brokers import hold_broker  # the whole engine: only for who has no server
 
     return hold_broker(place)
 
@@ -72,8 +72,7 @@ def _common(read_s: float | None, connect_s: float | None = None) -> dict[str, A
     # as many connections as there are callers: redis-py 8 refuses the 101st, and threads may share a backend
     options: dict[str, Any] = {"decode_responses": False, "protocol": 2, "max_connections": 1 << 31}
     if read_s is not None:
-        options |= {"socket_timeout": read_s, "socket_connect_timeout": connect_s or read_s,
-                    "socket_keepalive": True}  # fmt: skip
+        options |= {"socket_timeout": read_s, "socket_connect_timeout": connect_s or read_s, "socket_keepalive": True}
     return options
 
 
@@ -92,8 +91,12 @@ def _make(place: Place, options: dict[str, Any]) -> Any:
         sentinel = _untyped(Sentinel)(list(place.hosts), sentinel_kwargs=asking)
         return sentinel.master_for(name, db=database, retry=once, **options)
     if place.scheme == "unix":
-        return redis.Redis(unix_socket_path=_socket_path(place), db=_database(place), retry=once,
-                           **{k: v for k, v in options.items() if k != "socket_keepalive"})  # fmt: skip
+        return redis.Redis(
+            unix_socket_path=_socket_path(place),
+            db=_database(place),
+            retry=once,
+            **{k: v for k, v in options.items() if k != "socket_keepalive"},
+        )
     (host, port), *_ = place.hosts
     return redis.Redis(host=host, port=port, db=_database(place), retry=once, **options)
 
@@ -115,8 +118,12 @@ def _make_async(place: Place, options: dict[str, Any]) -> Any:
         sentinel = _untyped(AsyncSentinel)(list(place.hosts), sentinel_kwargs=asking)
         return sentinel.master_for(name, db=database, retry=once, **options)
     if place.scheme == "unix":
-        return redis.asyncio.Redis(unix_socket_path=_socket_path(place), db=_database(place), retry=once,
-                                   **{k: v for k, v in options.items() if k != "socket_keepalive"})  # fmt: skip
+        return redis.asyncio.Redis(
+            unix_socket_path=_socket_path(place),
+            db=_database(place),
+            retry=once,
+            **{k: v for k, v in options.items() if k != "socket_keepalive"},
+        )
     (host, port), *_ = place.hosts
     return redis.asyncio.Redis(host=host, port=port, db=_database(place), retry=once, **options)
 

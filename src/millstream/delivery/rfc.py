@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.recorder import Recorder
-from millstream.delivery.settings import Settings
+from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Discard, Reason
 from millstream.delivery.steps import Steps
-from millstream.delivery.watch import ServerWatch
 from millstream.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -137,9 +137,13 @@ class RfcRecovery:
     def _requeue(self, backend: RunsCalls, ids: Sequence[bytes], min_idle_ms: int, *, by_scan: bool) -> int | None:
         settings = self.settings
         call = self.steps.requeue(
-            ids, min_idle_ms=min_idle_ms, max_retries=settings.max_retries, drop=settings.dead_letter is Discard,
-            expected_ms=self.watch.expected_ms(self.watch_ms()), tolerance_ms=self.watch.tolerance_ms,
-        )  # fmt: skip
+            ids,
+            min_idle_ms=min_idle_ms,
+            max_retries=settings.max_retries,
+            drop=settings.dead_letter is Discard,
+            expected_ms=self.watch.expected_ms(self.watch_ms()),
+            tolerance_ms=self.watch.tolerance_ms,
+        )
         done = backend.run(call)
         if self.watch.look(done.server_ms, self.watch_ms()):
             logger.warning("the server's clock has jumped: nothing is requeued for %d ms", self.watch.pause_ms)
@@ -174,5 +178,8 @@ class RfcRecovery:
             case Code.DROPPED:
                 recorder.dlq()
                 recorder.discarded(Reason.RETRIES)
-                logger.error("%s of %r is dropped: too many retries, and dead letters are discarded here",
-                             entry_id.decode(), stream)  # fmt: skip
+                logger.error(
+                    "%s of %r is dropped: too many retries, and dead letters are discarded here",
+                    entry_id.decode(),
+                    stream,
+                )

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from redis.cluster import RedisCluster
 
-from millstream.embedded import make_client
+from millstream.broker.redis_clients import make_client
 from millstream.errors import ConfigError
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 
 Word = bytes | str | int
 Words = Sequence[Word]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millstream.engine.ids import text_of
-from millstream.engine.stream import Stream
+from millstream.engine.streams.ids import text_of
+from millstream.engine.streams.stream import Stream
 from millstream.migration.place import Place, pairs
 
 _PENDING_PAGE: Final = 1000

@@ -1,6 +1,6 @@
 """A key moved whole, as the bytes of DUMP; and plain values by commands, when no bytes are understood.
 
-    DUMP ──▶ RESTORE as it is ── refused ──▶ read here and written in older forms ── all refused ──▶ commands
+DUMP ──▶ RESTORE as it is ── refused ──▶ read here and written in older forms ── all refused ──▶ commands
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import redis
 
-from millstream.engine.keyspace import Settings
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Settings
+from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
 from millstream.migration.copying import name_of, no_release
 from millstream.migration.place import Place, Words
 from millstream.migration.streams import Hidden, released
-from millstream.persistence.crc64 import crc64
 from millstream.persistence.rdb import STREAM_TYPES, VERSION_OF, dump_payload, restore_payload
+from millstream.persistence.rdb.crc64 import crc64
 
 LARGEST: Final = 32 << 20  # bytes; more would hold up a server for too long
 _SHORT: Final = 64 << 10  # bytes; keys up to this size are moved many at a time

@@ -22,15 +22,15 @@ from typing import Any, Final
 from millstream.engine.faults import fault
 from millstream.engine.table import Command
 from millstream.errors import BadFormat, CommandError, CorruptFile, WriteFailed
-from millstream.persistence.aof import FsyncPolicy
+from millstream.persistence.aof.journal import Journal, Loading
+from millstream.persistence.aof.replay import Other, Replay
+from millstream.persistence.aof.writer import FsyncPolicy
 from millstream.persistence.background import Background
 from millstream.persistence.files import Files, RealFiles, Source
-from millstream.persistence.heap import give_back
 from millstream.persistence.host import Host, Settings
-from millstream.persistence.journal import Journal, Loading
-from millstream.persistence.keeper import PERIOD_S, Keeper
-from millstream.persistence.rdb_file import read_rdb
-from millstream.persistence.replay import Other, Replay
+from millstream.persistence.malloc import give_back
+from millstream.persistence.rdb.file import read_rdb
+from millstream.persistence.ticker import PERIOD_S, Keeper
 
 logger = logging.getLogger(__name__)
 

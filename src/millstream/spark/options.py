@@ -31,18 +31,38 @@ TABLES = ("pending", "groups", "consumers", "dead_letters", "streams")
 TIMESTAMP_FORMATS = ("iso", "s", "ms", "us")
 
 CONNECTION = (
-    "url", "username", "password", "passwordFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify",
-    "timeout", "retryTimeout",
-)  # fmt: skip
+    "url",
+    "username",
+    "password",
+    "passwordFile",
+    "tlsCaFile",
+    "tlsCertFile",
+    "tlsKeyFile",
+    "tlsVerify",
+    "timeout",
+    "retryTimeout",
+)
 CHOICE = ("stream", "streamPattern", "path")
 READ = (
-    *CONNECTION, *CHOICE, "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "minPartitions",
-    "failOnDataLoss", "missingStream", "fetchSize", "mode", "discoveryInterval", "timestampFormat",
-)  # fmt: skip
-WRITE = (
-    *CONNECTION, "stream", "path", "maxlen", "minid", "trim", "idempotence", "fenceTtl", "chunkSize", "nulls",
-)  # fmt: skip
+    *CONNECTION,
+    *CHOICE,
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "missingStream",
+    "fetchSize",
+    "mode",
+    "discoveryInterval",
+    "timestampFormat",
+)
+WRITE = (*CONNECTION, "stream", "path", "maxlen", "minid", "trim", "idempotence", "fenceTtl", "chunkSize", "nulls")
 TABLE = (*CONNECTION, *CHOICE, "table", "group", "deadLetters")
 # Spark hands its own options to the sources, too.
 OF_SPARK = ("checkpointLocation", "queryName", "outputMode", "triggerInterval")

@@ -20,11 +20,11 @@ from millstream.delivery.deadletters import DeadLetters, Letter
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Publishing
 from millstream.errors import ConfigError, ServerReplied
-from millstream.spark.compat import arrow_schema
-from millstream.spark.faults import plainly
 from millstream.spark.options import Table
-from millstream.spark.planning import missing
-from millstream.spark.server import Server
+from millstream.spark.range.splits import missing
+from millstream.spark.runtime.compat import arrow_schema
+from millstream.spark.runtime.errors import plainly
+from millstream.spark.wire.metadata import Server
 
 PAGE = 10_000
 ROWS_A_BATCH = 10_000
@@ -118,22 +118,38 @@ class TableReader(DataSourceReader):
             yield self._batch(chunk)
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
-        arrays = [pa.array([row[place] for row in rows], column.type)
-                  for place, column in zip(self._places, self._arrow, strict=True)]  # fmt: skip
+        arrays = [
+            pa.array([row[place] for row in rows], column.type)
+            for place, column in zip(self._places, self._arrow, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
 
 def _stream_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
     found = _named(server.ask("XINFO", "STREAM", stream, key=stream))
     first = found["first-entry"]
-    yield (stream, found["length"], _text(first[0]) if first else None, _text(found["last-generated-id"]),
-           found.get("entries-added"), found["groups"], _text(found.get("max-deleted-entry-id")))  # fmt: skip
+    yield (
+        stream,
+        found["length"],
+        _text(first[0]) if first else None,
+        _text(found["last-generated-id"]),
+        found.get("entries-added"),
+        found["groups"],
+        _text(found.get("max-deleted-entry-id")),
+    )
 
 
 def _group_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
     for group in _groups(server, stream, table):
-        yield (stream, _text(group["name"]), group["consumers"], group["pending"], _text(group["last-delivered-id"]),
-               group.get("entries-read"), group.get("lag"))  # fmt: skip
+        yield (
+            stream,
+            _text(group["name"]),
+            group["consumers"],
+            group["pending"],
+            _text(group["last-delivered-id"]),
+            group.get("entries-read"),
+            group.get("lag"),
+        )
 
 
 def _consumer_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
@@ -141,8 +157,14 @@ def _consumer_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
         for flat in server.ask("XINFO", "CONSUMERS", stream, group["name"], key=stream):
             found = _named(flat)
             inactive = found.get("inactive")
-            yield (stream, _text(group["name"]), _text(found["name"]), found["pending"], found["idle"],
-                   None if inactive in (None, -1) else inactive)  # fmt: skip
+            yield (
+                stream,
+                _text(group["name"]),
+                _text(found["name"]),
+                found["pending"],
+                found["idle"],
+                None if inactive in (None, -1) else inactive,
+            )
 
 
 def _pending_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
@@ -152,8 +174,14 @@ def _pending_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
             page = server.ask("XPENDING", stream, group["name"], start, "+", PAGE, key=stream)
             for entry_id, consumer, idle_ms, count in page:
                 is_released = consumer == b""  # nobody's: then it is not idle either
-                yield (stream, _text(group["name"]), _text(entry_id), None if is_released else _text(consumer),
-                       None if is_released else idle_ms, count)  # fmt: skip
+                yield (
+                    stream,
+                    _text(group["name"]),
+                    _text(entry_id),
+                    None if is_released else _text(consumer),
+                    None if is_released else idle_ms,
+                    count,
+                )
             if len(page) < PAGE:
                 break
             start = "(" + page[-1][0].decode()
@@ -168,9 +196,21 @@ def _dead_letter_rows(server: Server, stream: str, table: Table) -> Iterator[Row
 
 def _letter_row(stream: str, letter: Letter) -> Row:
     fields = [(name.decode("utf-8", "backslashreplace"), value) for name, value in letter.fields]
-    return (stream, letter.id, letter.original_id, letter.group, letter.consumer, letter.reason, letter.error,
-            letter.traceback, letter.attempts, letter.retry_count, letter.redriven, letter.dead_at_ms * 1000,
-            fields)  # fmt: skip
+    return (
+        stream,
+        letter.id,
+        letter.original_id,
+        letter.group,
+        letter.consumer,
+        letter.reason,
+        letter.error,
+        letter.traceback,
+        letter.attempts,
+        letter.retry_count,
+        letter.redriven,
+        letter.dead_at_ms * 1000,
+        fields,
+    )
 
 
 def _groups(server: Server, stream: str, table: Table) -> Iterator[dict[str, Any]]:

@@ -13,8 +13,8 @@ from typing import Final
 from millstream.engine.faults import fault
 from millstream.engine.outcome import Reply
 from millstream.errors import CommandError, ScriptError
-from millstream.server.call import ServerCall
-from millstream.server.resp import split_words
+from millstream.server.core.call import ServerCall
+from millstream.server.protocol.resp import split_words
 from millstream.server.scripting.runner import NO_LUA, Runner
 from millstream.server.scripting.templates import Program, recognise
 
@@ -110,9 +110,12 @@ class Scripts:
             return _run_recognised(call, script, keys, words)
         protocol = call.protocol
         return self._runner.run(
-            call, script.sha, lambda lua: lua.run(script.sha, keys, words, protocol), flags=script.flags,
+            call,
+            script.sha,
+            lambda lua: lua.run(script.sha, keys, words, protocol),
+            flags=script.flags,
             is_read_only=is_read_only,
-        )  # fmt: skip
+        )
 
 
 def _run_recognised(call: ServerCall, script: Script, keys: list[bytes], words: list[bytes]) -> Reply:

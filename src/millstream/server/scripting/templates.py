@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from millstream.engine.args import as_integer
 from millstream.engine.commands import TABLE
 from millstream.engine.faults import NOT_AN_INTEGER, fault
-from millstream.engine.keyspace import Call
+from millstream.engine.keys.keyspace import Call
 from millstream.engine.outcome import Reply, Wait
+from millstream.engine.text.args import as_integer
 
 Program: TypeAlias = Callable[[Call, list[bytes], list[bytes]], Reply]  # (call, KEYS, ARGV)
 
@@ -112,7 +112,9 @@ _GUARD: Final = """
     local token = redis.call('get', KEYS[1])
     if not token or token ~= ARGV[1] then return 0 end
 """
-_EXTENDING: Final = _GUARD + """
+_EXTENDING: Final = (
+    _GUARD
+    + """
     local expiration = redis.call('pttl', KEYS[1])
     if not expiration then expiration = 0 end
     if expiration < 0 then return 0 end
@@ -121,6 +123,7 @@ _EXTENDING: Final = _GUARD + """
     redis.call('pexpire', KEYS[1], newttl)
     return 1
 """
+)
 
 
 def _forms(action: str) -> list[str]:
