@@ -22,7 +22,7 @@ COMPILED := build/compiled
 # What has Spark in it, and what makes its own package or only looks at the source.
 NOT_COMPILED := $(addprefix --ignore tests/,spark shop docs examples packaging tools cli/test_pipeline.py cli/test_pipeline_sinks.py)
 
-.PHONY: help setup check test test-compiled test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
+.PHONY: help setup check test test-compiled test-busy coverage test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,7 @@ $(STAMP): pyproject.toml
 
 check: $(STAMP) ## lint, types, and who imports whom
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 
@@ -58,6 +59,13 @@ $(COMPILED)/.built: $(STAMP) hatch_build.py $(shell find src/millstream -name '*
 	@mkdir -p $(dir $(COMPILED))
 	@$(BIN)/python hatch_build.py $(COMPILED) >$(COMPILED).log 2>&1 || { tail -20 $(COMPILED).log >&2; exit 1; }
 	@touch $@
+
+test-busy: $(STAMP) oracle ## the same tests while two other processes keep both processors busy
+	@$(BIN)/python -m tests.support.at_hand
+	$(BIN)/python -m tests.support.busy $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+
+coverage: $(STAMP) oracle ## the tests that need no Spark, with the floor that pyproject.toml names
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --cov --cov-report=term:skip-covered tests $(NOT_COMPILED)
 
 test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, a browser on its report
 	$(BIN)/python -m pytest -m long --timeout 1800

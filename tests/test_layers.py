@@ -69,6 +69,7 @@ LAYERS = {
     "__main__": ALL,
     "errors": layer(),
     "clock": layer(),
+    "version": layer(),
     "engine": layer("errors", third_party="xxhash", forbidden=WORLD),
     "persistence": layer("errors clock engine", third_party="hiredis"),
     "server": layer("errors clock engine persistence", third_party="redis hiredis uvloop lupa"),
@@ -143,7 +144,7 @@ def allowed(row: str, rule: Layer, what: str) -> bool:
     if top != PACKAGE:
         return top in rule.third_party or (top in sys.stdlib_module_names and top not in rule.forbidden)
     own = row.split(".")[0]
-    return any(below == ours or below.startswith(ours + ".") for ours in (*rule.ours, own))
+    return any(below == ours or below.startswith(ours + ".") for ours in (*rule.ours, own, "version"))
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

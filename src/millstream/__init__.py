@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from millstream.version import VERSION
+
 if TYPE_CHECKING:
     from millstream.broker import AutoClaimed, Broker, Entry, PendingEntry, PendingSummary
     from millstream.client import Backend, Capabilities, connect
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from millstream.worker.message import Message
     from millstream.worker.stream import Stream
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "Audit": "millstream.worker.audit",

@@ -10,7 +10,7 @@ from importlib.metadata import version as installed
 import typer
 
 import millstream
-from millstream.server.version import REDIS_VERSION
+from millstream.version import REDIS_VERSION
 
 
 def facts() -> dict[str, str | None]:

@@ -26,7 +26,7 @@ from millstream.server.core.hub import Hub
 from millstream.server.net.listener import Endpoints, Listener, check_exposure
 from millstream.server.net.serve import Server
 from millstream.server.net.tls import server_context
-from millstream.server.version import REDIS_VERSION
+from millstream.version import REDIS_VERSION
 
 logger = logging.getLogger(__name__)
 

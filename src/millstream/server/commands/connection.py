@@ -8,7 +8,7 @@ from millstream.engine.text.args import as_integer, integer
 from millstream.server.access.auth import DEFAULT_USER
 from millstream.server.commands.common import bad_name, is_plain
 from millstream.server.core.call import ServerCall, ServerRegistry
-from millstream.server.version import REDIS_VERSION
+from millstream.version import REDIS_VERSION
 
 COMMANDS = ServerRegistry("connection")
 

@@ -14,7 +14,7 @@ from millstream.server.commands.info_fields import FIELDS
 from millstream.server.core.call import ServerCall, ServerRegistry
 from millstream.server.core.stats import CommandStats
 from millstream.server.features.maxmemory import STARTUP
-from millstream.server.version import REDIS_VERSION, millstream_version
+from millstream.version import REDIS_VERSION, VERSION
 
 if TYPE_CHECKING:
     from millstream.server.core.hub import Hub
@@ -29,7 +29,7 @@ _RUN_ID: Final = uuid4().hex + uuid4().hex[:8]
 
 def _server(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "redis_version", REDIS_VERSION.decode()
-    yield "millstream_version", millstream_version()
+    yield "millstream_version", VERSION
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0
     yield "redis_build_id", 0

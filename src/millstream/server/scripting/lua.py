@@ -29,7 +29,7 @@ from millstream.engine.text.floats import double_text
 from millstream.errors import CommandError, ScriptError
 from millstream.server.scripting.bytecode import linked
 from millstream.server.scripting.conversion import argument_text, to_lua, unpacked
-from millstream.server.version import REDIS_VERSION
+from millstream.version import REDIS_VERSION
 
 logger = logging.getLogger(__name__)
 
