@@ -99,7 +99,7 @@ class EngineSide:
     def __init__(self, settings: Settings) -> None:
         self.protocol = settings.protocol
         self.keyspace = engine.Keyspace(
-            settings=engine.Settings(
+            settings=engine.KeyspaceSettings(
                 stream_node_max_entries=settings.node_max_entries, stream_node_max_bytes=settings.node_max_bytes
             )
         )

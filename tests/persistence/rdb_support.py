@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.engine.commands import execute
-from millstream.engine.keys.keyspace import Call, Keyspace
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
 from millstream.engine.outcome import Outcome
 from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
@@ -70,7 +70,7 @@ def run(keyspace: Keyspace, *argv: bytes, now_ms: int = NOW_MS, trusted: bool = 
     if row is None:
         return execute(keyspace, 0, list(argv), now_ms, trusted=trusted)
     assert row.run is not None
-    call = Call(keyspace, 0, now_ms, trusted=trusted)
+    call = CommandContext(keyspace, 0, now_ms, trusted=trusted)
     try:
         return call.outcome(row.run(call, list(argv)))
     except CommandError as error:

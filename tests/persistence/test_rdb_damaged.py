@@ -11,7 +11,7 @@ import random
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keys.keyspace import Settings
+from millstream.engine.keys.keyspace import KeyspaceSettings
 from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
 from millstream.persistence.rdb import dump_payload, restore_payload
@@ -168,7 +168,7 @@ REFUSED_BY_US = {
 
 
 def restore(payload: bytes, *, sanitize: bool = False, now_ms: int = NOW_MS) -> object:
-    return restore_payload(payload, Settings(), now_ms, sanitize=sanitize)
+    return restore_payload(payload, KeyspaceSettings(), now_ms, sanitize=sanitize)
 
 
 def error_of(payload: bytes, *, sanitize: bool = False) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keys.keyspace import Keyspace, Settings
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
 from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import dump_payload, read_rdb, restore_payload, write_rdb
 from tests.persistence.rdb_support import FULL, Ran, holding, info, ran, real_now_ms, run, wire
@@ -63,7 +63,7 @@ def recently(seed: int) -> Ran:
 
 
 def restored(payload: bytes) -> Stream:
-    value = restore_payload(payload, Settings(), real_now_ms(), sanitize=True)
+    value = restore_payload(payload, KeyspaceSettings(), real_now_ms(), sanitize=True)
     assert isinstance(value, Stream)
     invariants.check_stream(value)
     return value
@@ -163,10 +163,10 @@ def exchange_plain_values(server: Wire, version: int) -> None:
         server.ask(*command.encode().split(b" "))
     for key in PLAIN_KEYS:
         value = keyspace.databases[0].values[key]
-        assert restore_payload(bulk(server.ask(b"DUMP", key)), Settings(), real_now_ms()) == value
+        assert restore_payload(bulk(server.ask(b"DUMP", key)), KeyspaceSettings(), real_now_ms()) == value
         payload = dump_payload(value, stream_type=21, version=version)
         assert server.ask(b"RESTORE", key, b"0", payload, b"REPLACE") == b"+OK\r\n"
-        assert restore_payload(bulk(server.ask(b"DUMP", key)), Settings(), real_now_ms()) == value
+        assert restore_payload(bulk(server.ask(b"DUMP", key)), KeyspaceSettings(), real_now_ms()) == value
 
 
 def with_plain_keys(keyspace: Keyspace | None = None) -> Keyspace:

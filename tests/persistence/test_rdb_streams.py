@@ -8,7 +8,7 @@ import pytest
 
 from millstream.engine import invariants
 from millstream.engine.commands import execute
-from millstream.engine.keys.keyspace import Keyspace, Settings
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
 from millstream.engine.streams.ids import order
 from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import STREAM_TYPES, dump_payload, restore_payload
@@ -23,14 +23,14 @@ def left_by(seed: int) -> Ran:
     return ran(seed)
 
 
-def restored(payload: bytes, now_ms: int = NOW_MS, settings: Settings | None = None) -> Stream:
-    value = restore_payload(payload, settings or Settings(), now_ms, sanitize=True)
+def restored(payload: bytes, now_ms: int = NOW_MS, settings: KeyspaceSettings | None = None) -> Stream:
+    value = restore_payload(payload, settings or KeyspaceSettings(), now_ms, sanitize=True)
     assert isinstance(value, Stream)
     invariants.check_stream(value)
     return value
 
 
-def a_stream(*commands: str, settings: Settings | None = None) -> Stream:
+def a_stream(*commands: str, settings: KeyspaceSettings | None = None) -> Stream:
     """The stream `s` after these commands."""
     keyspace = Keyspace(settings=settings)
     for command in commands:
@@ -100,7 +100,7 @@ def test_the_bytes_of_deleted_entries_stay_counted(size: int) -> None:
         "XADD s 1700000000000-7 f v",
         "XADD s 1700000000001-0 f v",
         "XDEL s 2-5 1700000000001-0",
-        settings=Settings(stream_node_max_bytes=0),
+        settings=KeyspaceSettings(stream_node_max_bytes=0),
     )
     assert nodes(restored(dump_payload(stream))) == nodes(stream)
 
@@ -240,4 +240,4 @@ def test_records_that_have_expired_are_neither_written_nor_read() -> None:
 
 def test_an_unknown_stream_type_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="20"):
-        dump_payload(Stream(Settings()), stream_type=20)
+        dump_payload(Stream(KeyspaceSettings()), stream_type=20)

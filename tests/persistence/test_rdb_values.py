@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.engine.commands import execute
-from millstream.engine.keys.keyspace import Keyspace, Settings
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
 from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
 from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import Reader, dump_payload, dump_value, load_value, restore_payload
@@ -39,7 +39,7 @@ VALUES = (
 
 def loaded(data: bytes) -> object:
     reader = Reader(data)
-    value = load_value(reader.byte(), reader, Settings(), NOW_MS)
+    value = load_value(reader.byte(), reader, KeyspaceSettings(), NOW_MS)
     assert reader.at == len(data)
     return value
 
@@ -47,7 +47,7 @@ def loaded(data: bytes) -> object:
 @given(VALUES, st.booleans())
 def test_a_value_comes_back(value: object, compress: bool) -> None:
     assert loaded(dump_value(value, compress=compress)) == value
-    assert restore_payload(dump_payload(value, compress=compress), Settings(), NOW_MS) == value
+    assert restore_payload(dump_payload(value, compress=compress), KeyspaceSettings(), NOW_MS) == value
 
 
 @given(VALUES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keys.keyspace import Settings
+from millstream.engine.keys.keyspace import KeyspaceSettings
 from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import dump_payload, restore_payload
 from tests.persistence.rdb_support import NOW_MS, claim_order, holding, info, nodes, wire
@@ -53,7 +53,7 @@ ALL = {"released": RELEASED, "idempotent": IDEMPOTENT, "compressed": COMPRESSED,
 
 
 def restored(payload: bytes) -> Stream:
-    value = restore_payload(payload, Settings(), NOW_MS, sanitize=True)
+    value = restore_payload(payload, KeyspaceSettings(), NOW_MS, sanitize=True)
     assert isinstance(value, Stream)
     invariants.check_stream(value)
     return value

@@ -28,7 +28,7 @@ from millstream.spark.group.options import GroupRead, parse_group_read, parse_se
 from millstream.spark.group.planner import GroupPlanner
 from millstream.spark.group.reader import read_part
 from millstream.spark.settlement.sender import Settler, Tally
-from millstream.spark.wire.metadata import Server
+from millstream.spark.wire.metadata import StreamMetadata
 from millstream.worker.audit import Audit, audit_of
 from tests.support.ours import Process
 from tests.support.places import Site, visit
@@ -90,7 +90,7 @@ class Fate:
         return found
 
 
-class MortalServer(Server):
+class MortalServer(StreamMetadata):
     """A server whose user may die at any exchange with it."""
 
     def __init__(self, connection: Any, fate: Fate) -> None:

@@ -29,7 +29,7 @@ from millstream.engine.outcome import Reply
 from millstream.engine.streams.entries import Sealed, decode_fields
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY, text_of
-from millstream.engine.streams.pending import Consumer, PendingList
+from millstream.engine.streams.pending import GroupConsumer, PendingList
 from millstream.engine.streams.stream import Stream
 from millstream.server.core.hub import Hub, LogLine
 from millstream.server.protocol.resp import encode
@@ -550,7 +550,13 @@ class Broker:
         return (db, (b"MULTI",)), (db, claim), (db, moved), (db, (b"EXEC",))
 
     def _take(
-        self, stream: Stream, group: Group, consumer: Consumer, now_ms: int, claim_ms: int | None, limit: int | None
+        self,
+        stream: Stream,
+        group: Group,
+        consumer: GroupConsumer,
+        now_ms: int,
+        claim_ms: int | None,
+        limit: int | None,
     ) -> list[Entry]:
         """Due entries if asked for, then new ones."""
         entries: list[Entry] = []
@@ -571,7 +577,7 @@ class Broker:
         return entries
 
     def _claim_due(
-        self, stream: Stream, group: Group, consumer: Consumer, now_ms: int, min_idle_ms: int, limit: int | None
+        self, stream: Stream, group: Group, consumer: GroupConsumer, now_ms: int, min_idle_ms: int, limit: int | None
     ) -> list[Entry]:
         """Take over due entries in claim order; written for many at once."""
         pending = group.pending

@@ -236,7 +236,7 @@ class EmbeddedConnection(Connection):
 # asyncio
 
 
-class Line:
+class LocalConnection:
     """What redis-py takes for a `StreamWriter`; the session's output goes to the reader beside it."""
 
     __slots__ = ("__weakref__", "_is_called", "_is_ended", "_loop", "_queued", "_reader", "_session")
@@ -317,7 +317,7 @@ class Line:
         """It is closed at once."""
 
     @property
-    def transport(self) -> Line:
+    def transport(self) -> LocalConnection:
         return self
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -335,7 +335,7 @@ class AsyncEmbeddedConnection(AsyncConnection):
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=2**31, loop=loop)
         self._reader = reader
-        self._writer = Line(self._hub, reader, loop)  # type: ignore[assignment]
+        self._writer = LocalConnection(self._hub, reader, loop)  # type: ignore[assignment]
 
     def repr_pieces(self) -> list[tuple[str, Any]]:
         return [("embedded", True), ("db", self.db)]

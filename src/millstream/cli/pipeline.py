@@ -192,7 +192,7 @@ def audit(pattern: str, *, url: str | None, group: str | None, master: str | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StreamAccount:
     """Where everything is that was published, as one group sees it."""
 
     stream: str
@@ -209,23 +209,23 @@ class Account:
     balanced: bool | None
 
 
-def audited(spark: Any, url: str, pairs: list[tuple[str, str]]) -> list[Account]:
+def audited(spark: Any, url: str, pairs: list[tuple[str, str]]) -> list[StreamAccount]:
     """The accounts of groups of streams, read by the executors."""
     if not pairs:
         return []
     context = spark.sparkContext
     shares = context.parallelize(pairs, min(len(pairs), 4 * context.defaultParallelism))
-    found: list[Account] = shares.mapPartitions(lambda share: _accounts(url, share)).collect()
+    found: list[StreamAccount] = shares.mapPartitions(lambda share: _accounts(url, share)).collect()
     return sorted(found, key=lambda row: (row.stream, row.group))
 
 
-def _accounts(url: str, pairs: Iterable[tuple[str, str]]) -> Iterator[Account]:
+def _accounts(url: str, pairs: Iterable[tuple[str, str]]) -> Iterator[StreamAccount]:
     from millstream.worker.stream import Stream
 
     for name, group in pairs:
         with Stream[Any](name, url, group=group) as stream:
             found = stream.audit()
-            yield Account(
+            yield StreamAccount(
                 name,
                 group,
                 found.published,

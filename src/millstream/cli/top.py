@@ -24,7 +24,7 @@ COLUMNS = ("stream", "group", "in/s", "done/s", "lag", "pending", "released", "w
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TopLine:
     """One group of one stream at one moment."""
 
     stream: str
@@ -45,7 +45,7 @@ class Line:
 def top(pattern: str, *, url: str | None, every_s: float, rounds: int | None, as_json: bool) -> None:
     """Look again and again, until Ctrl-C or for so many rounds."""
     with common.opened(url) as backend:
-        before: dict[tuple[str, str], Line] = {}
+        before: dict[tuple[str, str], TopLine] = {}
         last = 0.0
         if as_json:
             for number in _rounds(rounds, every_s):
@@ -74,8 +74,8 @@ def _rounds(rounds: int | None, every_s: float) -> Iterator[int]:
 
 
 def _next(
-    backend: Backend, pattern: str, before: Mapping[tuple[str, str], Line], last: float
-) -> tuple[list[Line], dict[tuple[str, str], Line], float]:
+    backend: Backend, pattern: str, before: Mapping[tuple[str, str], TopLine], last: float
+) -> tuple[list[TopLine], dict[tuple[str, str], TopLine], float]:
     """The lines now, with rates since the last look."""
     now = time.monotonic()
     lines = [
@@ -87,8 +87,8 @@ def _next(
 
 
 def _lines(
-    backend: Backend, name: str, before: Mapping[tuple[str, str], Line], passed_s: float | None
-) -> Iterator[Line]:
+    backend: Backend, name: str, before: Mapping[tuple[str, str], TopLine], passed_s: float | None
+) -> Iterator[TopLine]:
     state = inspect.stream_state(backend, name)
     if state is None:
         return
@@ -97,14 +97,14 @@ def _lines(
     if not groups:
         known, added = before.get((name, "")), state.added or 0
         rate = _rate(added, known.added if known else None, passed_s)
-        yield Line(name, "", added, 0, rate, None, None, 0, 0, 0, state.dead, 0, None)
+        yield TopLine(name, "", added, 0, rate, None, None, 0, 0, 0, state.dead, 0, None)
     for group in groups:
         consumers = [
             each for each in inspect.consumer_states(backend, name, group.name) if not each.name.startswith("~")
         ]
         added, done = state.added or 0, counters.get(f"done:{group.name}", 0)
         known = before.get((name, group.name))
-        yield Line(
+        yield TopLine(
             name,
             group.name,
             added,
@@ -131,7 +131,7 @@ def _counters(backend: Backend, name: str) -> dict[str, int]:
     return {field.decode("utf-8", "replace"): int(value) for field, value in pairs(flat)}
 
 
-def _table(lines: list[Line], url: str) -> Table:
+def _table(lines: list[TopLine], url: str) -> Table:
     table = Table(
         title=f"millstream top · {url} · {time.strftime('%H:%M:%S')}", box=None, pad_edge=False, padding=(0, 1, 0, 0)
     )

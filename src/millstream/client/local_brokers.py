@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import cast
 
 from millstream.broker import Broker, Fsync
-from millstream.client.urls import Place
+from millstream.client.urls import ServerUrl
 from millstream.errors import ConfigError
 
 
 @dataclass(slots=True)
-class Held:
+class SharedBroker:
     """A broker and how many use it."""
 
     name: str
@@ -37,7 +37,7 @@ class Held:
 
 
 _lock = threading.Lock()
-_held: dict[str, Held] = {}
+_held: dict[str, SharedBroker] = {}
 
 
 @atexit.register
@@ -50,27 +50,27 @@ def close_all() -> None:
         held.broker.close()
 
 
-def hold_broker(place: Place) -> Held:
+def hold_broker(place: ServerUrl) -> SharedBroker:
     """The broker at a place, opened if nobody has it yet; the caller closes what it gets."""
     name = f"{place.scheme}:{place.path if place.scheme == 'memory' else Path(place.path).resolve()}"
     with _lock:
         held = _held.get(name)
         if held is None:
-            held = _held[name] = Held(name, _open(place))
+            held = _held[name] = SharedBroker(name, _open(place))
         held.users += 1
         return held
 
 
-def share_broker(name: str, broker: Broker) -> Held:
+def share_broker(name: str, broker: Broker) -> SharedBroker:
     """Put a broker of one's own at `memory://name`, to be closed by its maker."""
     with _lock:
         if f"memory:{name}" in _held:
             raise ConfigError(f"memory://{name} is in use")
-        held = _held[f"memory:{name}"] = Held(f"memory:{name}", broker, users=1)
+        held = _held[f"memory:{name}"] = SharedBroker(f"memory:{name}", broker, users=1)
         return held
 
 
-def _open(place: Place) -> Broker:
+def _open(place: ServerUrl) -> Broker:
     if place.scheme == "memory":
         return Broker()
     policy = place.options.get("appendfsync", "everysec")

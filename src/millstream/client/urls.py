@@ -28,7 +28,7 @@ SCHEMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerUrl:
     """A URL taken apart."""
 
     scheme: str
@@ -51,7 +51,7 @@ class Place:
         return self.scheme.startswith("rediss")
 
 
-def parse_url(url: str) -> Place:
+def parse_url(url: str) -> ServerUrl:
     """A URL as a place; ConfigError says what is wrong with it, never what its password is."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in SCHEMES:
@@ -66,13 +66,13 @@ def parse_url(url: str) -> Place:
     if scheme == "file" and (host_list or not parts.path.strip("/")):
         raise ConfigError(f"{url!r} names no directory: file:///absolute/path (three slashes)")
     if scheme in ("memory", "file"):
-        return Place(
+        return ServerUrl(
             scheme,
             path=unquote(parts.path or "") if scheme == "file" else unquote(host_list + parts.path),
             options=options,
         )
     port = 26379 if scheme.endswith("sentinel") else 6379
-    return Place(
+    return ServerUrl(
         scheme,
         tuple(_host(text, port, url) for text in host_list.split(",") if text) or (("localhost", port),),
         unquote(parts.path),

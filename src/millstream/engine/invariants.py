@@ -8,7 +8,7 @@ from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.streams.entries import decode_fields
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import order
-from millstream.engine.streams.pending import Batch
+from millstream.engine.streams.pending import DeliveryBatch
 from millstream.engine.streams.stream import Stream
 
 
@@ -63,7 +63,7 @@ def check_group(group: Group, name: bytes = b"") -> None:
             _need(not live or (hold.consumer is None) == is_zone, "released entries and only they in the zone", where)
             _need(not is_zone or hold.time_ms == 0, "a released entry's time", where)
             _need(len(hold.blocks) == len(hold.ids), "a hold's blocks", where)
-            _need(type(hold) is not Batch or _knows_places(hold), "places in blocks", where)
+            _need(type(hold) is not DeliveryBatch or _knows_places(hold), "places in blocks", where)
             if live:
                 times.append(hold.time_ms)
             seen += live
@@ -86,7 +86,7 @@ def check_group(group: Group, name: bytes = b"") -> None:
         _need(hold.consumer is None or id(hold.consumer) in owners, "an owner that is no consumer", where)
 
 
-def _knows_places(hold: Batch) -> bool:
+def _knows_places(hold: DeliveryBatch) -> bool:
     """Whether each place that a hold remembers is right, unless something was deleted from the block since."""
     known = zip(hold.ids, hold.blocks, hold.places, strict=False)
     return len(hold.places) <= len(hold.ids) and all(

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import Reply, Wait
 
-Run: TypeAlias = Callable[[Call, list[bytes]], "Reply | Wait"]
+Run: TypeAlias = Callable[[CommandContext, list[bytes]], "Reply | Wait"]
 FindKeys: TypeAlias = Callable[[list[bytes]], list[int]]
 
 

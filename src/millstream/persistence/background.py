@@ -20,7 +20,7 @@ from millstream.persistence.aof.journal import TEMPORARY, Journal
 from millstream.persistence.aof.manifest import LogFile
 from millstream.persistence.files import Files
 from millstream.persistence.frozen_copy import freeze
-from millstream.persistence.host import Host, Settings
+from millstream.persistence.host import Host, PersistenceSettings
 from millstream.persistence.rewrite_schedule import Rewrites
 from millstream.persistence.snapshot_schedule import Snapshots, save_points
 from millstream.persistence.snapshot_writer import Cancelled, Dump, Form
@@ -51,8 +51,8 @@ class Background:
         self.functions: Callable[[], Iterable[bytes]] = tuple  # libraries to keep in RDB files
 
     @property
-    def config(self) -> Settings:
-        config: Settings = self._owner.config
+    def config(self) -> PersistenceSettings:
+        config: PersistenceSettings = self._owner.config
         return config
 
     @property

@@ -11,7 +11,7 @@ from typing import Final
 from millstream.engine.commands.plain.common import delete
 from millstream.engine.commands.plain.generic import type_of
 from millstream.engine.faults import SYNTAX, fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import OK, Reply
 from millstream.engine.streams.stream import Stream
 from millstream.engine.table import Registry
@@ -37,7 +37,7 @@ _WORTH_COMPRESSING: Final = 1 << 16  # bytes; compressing more than that would h
     since="2.6.0",
     summary="Answers the value of a key as bytes that RESTORE takes.",
 )
-def dump(call: Call, argv: list[bytes]) -> Reply:
+def dump(call: CommandContext, argv: list[bytes]) -> Reply:
     """DUMP key
 
     The bytes, null if there is no such key.
@@ -108,7 +108,7 @@ def _within(word: bytes, most: int, text: str) -> int:
     summary="Makes a key from the bytes that DUMP has answered.",
     extra_categories="@dangerous",
 )
-def restore(call: Call, argv: list[bytes]) -> Reply:
+def restore(call: CommandContext, argv: list[bytes]) -> Reply:
     """RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]"""
     words = _RestoreWords.parse(argv[4:])
     key = argv[1]
@@ -130,7 +130,7 @@ def restore(call: Call, argv: list[bytes]) -> Reply:
     return OK
 
 
-def _put(call: Call, key: bytes, old: object | None, value: object, at_ms: int, idle_s: int | None) -> None:
+def _put(call: CommandContext, key: bytes, old: object | None, value: object, at_ms: int, idle_s: int | None) -> None:
     """Put a value in place, and report it."""
     db = call.db
     if old is None:

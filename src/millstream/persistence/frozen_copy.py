@@ -20,7 +20,7 @@ from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import order
-from millstream.engine.streams.pending import AnyHold, Consumer, PendingList
+from millstream.engine.streams.pending import AnyHold, GroupConsumer, PendingList
 from millstream.engine.streams.stream import Stream
 
 
@@ -89,12 +89,12 @@ class FrozenGroup:
     def thaw(self) -> Group:
         group = Group(self.name, self.last, self.entries_read)
         for name, seen_ms, active_ms in self.consumers:
-            group.consumers[name] = consumer = Consumer(name, seen_ms)
+            group.consumers[name] = consumer = GroupConsumer(name, seen_ms)
             consumer.active_ms = active_ms
         self._fill(group.pending, group.consumers)
         return group
 
-    def _fill(self, pending: PendingList, consumers: dict[bytes, Consumer]) -> None:
+    def _fill(self, pending: PendingList, consumers: dict[bytes, GroupConsumer]) -> None:
         held = self.pending
         for entry_id in self.zone:
             pending.create(None, 0, held[entry_id].count, entry_id, None)

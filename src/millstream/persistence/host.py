@@ -12,7 +12,7 @@ from millstream.engine.keys.keyspace import Keyspace
 from millstream.errors import CommandError
 
 
-class Settings(Protocol):
+class PersistenceSettings(Protocol):
     """CONFIG."""
 
     def __getitem__(self, name: str) -> bytes: ...

@@ -24,7 +24,7 @@ class Kept(Protocol):
     def tick(self) -> None: ...
 
 
-class Keeper:
+class Ticker:
     """Calls `tick`."""
 
     __slots__ = ("_is_stopped", "_store", "_woken")

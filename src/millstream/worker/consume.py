@@ -15,8 +15,8 @@ from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import DeadLetter, Reason, Release, Settlement
 from millstream.errors import BackendError, LeaseLost, MalformedPayload, NotSettled
 from millstream.worker.message import Message
-from millstream.worker.runtime.connect_retry import Patience, can_mend
-from millstream.worker.runtime.leases import Held, LeaseKeeper
+from millstream.worker.runtime.connect_retry import ConnectPatience, can_mend
+from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
 from millstream.worker.runtime.listener import ExpiryListener
 from millstream.worker.runtime.loop import make_context
 
@@ -49,7 +49,7 @@ class Consuming:
         self._keeper = LeaseKeeper(keeper_consumer, heart=definition.make_heart(self.consumer))
         self._context = make_context(self.consumer, definition.policy, self._keeper.extend, definition.urls)
         self._ready: deque[Message[Any]] = deque()
-        self._held: dict[bytes, Held] = {}
+        self._held: dict[bytes, HeldDelivery] = {}
         self._listener: ExpiryListener | None = None
         self.failure: BackendError | None = None  # why the last read came to nothing
         self._failures = 0  # in a row
@@ -68,7 +68,7 @@ class Consuming:
         `wait_s`: how long the caller waits for a message, and so for a server; the settings may say less.
         """
         limits = [limit for limit in (wait_s, definition.settings.connect_wait) if limit is not None]
-        patience = Patience(definition.settings, definition.url, stop, min(limits, default=None))
+        patience = ConnectPatience(definition.settings, definition.url, stop, min(limits, default=None))
         one = patience.open(open_backend)
         other = None if one is None else patience.open(open_backend)
         if one is None or other is None:
@@ -161,7 +161,7 @@ class Consuming:
         if result.is_lost:
             raise LeaseLost(message.stream, message.id)
 
-    def _end(self, held: Held, settlement: Settlement) -> Settled:
+    def _end(self, held: HeldDelivery, settlement: Settlement) -> Settled:
         is_repeat, held.is_sent = held.is_sent, True  # the caller tries again: the first time may have been it
         result = self.consumer.settle([(held.delivery, settlement)], is_repeat=is_repeat)[0]
         if result.error is None:

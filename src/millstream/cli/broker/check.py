@@ -29,7 +29,7 @@ def check(file: str, *, fix: bool, as_json: bool) -> None:
         raise SystemExit(Exit.DAMAGED)
 
 
-def _facts(file: str, report: checking.Report) -> dict[str, Any]:
+def _facts(file: str, report: checking.CheckReport) -> dict[str, Any]:
     """A report for programs."""
     damage = report.damage
     return {

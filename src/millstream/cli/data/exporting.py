@@ -17,13 +17,13 @@ from millstream.clock import SystemClock
 from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.streams.stream import Stream
 from millstream.errors import BadFormat, CorruptFile
-from millstream.migration import Move, Place
+from millstream.migration import Endpoint, Move
 from millstream.migration.copying import no_release
 from millstream.migration.progress import Bar
 from millstream.migration.streams import released
 from millstream.persistence.aof.manifest import parse_manifest
 from millstream.persistence.aof.replay import Replay
-from millstream.persistence.files import RealFiles, Source, write_all
+from millstream.persistence.files import ByteSource, RealFiles, write_all
 from millstream.persistence.rdb import read_rdb, write_rdb
 from millstream.server.core.hub import Hub
 
@@ -80,15 +80,15 @@ def from_server(url: str) -> Gathered:
     if "+cluster" in url.partition("://")[0]:
         databases = [0]
     else:
-        (text,) = Place.connect(url).ask_nodes("INFO", "keyspace")
+        (text,) = Endpoint.connect(url).ask_nodes("INFO", "keyspace")
         databases = [int(number) for number in re.findall(rb"^db(\d+):", text, re.MULTILINE)]
     hub = Hub(settings={"databases": str(max([_DATABASES, *(number + 1 for number in databases)]))})
     gathered = Gathered(hub.keyspace)
     try:
         for number in databases:
             with Bar(Console(stderr=True)) as bar:
-                source = Place.connect(url, number)
-                report = Move(source, Place.of_hub(hub, number), watcher=bar).run()
+                source = Endpoint.connect(url, number)
+                report = Move(source, Endpoint.of_hub(hub, number), watcher=bar).run()
             gathered.warnings += report.warnings
             gathered.problems += report.problems
     finally:
@@ -132,7 +132,7 @@ def _from_log(files: RealFiles, manifest: Path) -> Gathered:
 
 def from_snapshot(path: Path) -> Gathered:
     """What is in an RDB file."""
-    source = Source(RealFiles().read(path))
+    source = ByteSource(RealFiles().read(path))
     try:
         loaded = read_rdb(source.read, SystemClock().now_ms())
     except BadFormat as error:

@@ -12,7 +12,7 @@ from millstream.cli.common import address, confirm
 from millstream.cli.data.exporting import Gathered, from_snapshot
 from millstream.cli.data.migrate import reaching, show, show_plan
 from millstream.cli.exits import Failure
-from millstream.migration import Move, Options, Place, Report
+from millstream.migration import Endpoint, Move, Options, Report
 from millstream.migration.progress import Bar
 from millstream.server.core.hub import Hub
 
@@ -56,9 +56,9 @@ def _move_all(gathered: Gathered, url: str, options: Options, *, is_look: bool =
     try:
         for database in gathered.keyspace:
             if database.values:
-                target = Place.connect(url, database.index)
+                target = Endpoint.connect(url, database.index)
                 with Bar(Console(stderr=True)) as bar:
-                    move = Move(Place.of_hub(hub, database.index), target, options, watcher=bar)
+                    move = Move(Endpoint.of_hub(hub, database.index), target, options, watcher=bar)
                     _add(total, move.look() if is_look else move.run())
         if not is_look:
             total.warnings += _load_functions(gathered.functions, url)
@@ -86,7 +86,7 @@ def _add(total: Report, report: Report) -> None:
 def _load_functions(libraries: list[bytes], url: str) -> list[str]:
     """Load function libraries on every node; warnings for those that are refused."""
     warnings = []
-    target = Place.connect(url)
+    target = Endpoint.connect(url)
     for library in libraries:
         try:
             target.ask_nodes("FUNCTION", "LOAD", library)

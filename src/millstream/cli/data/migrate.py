@@ -16,7 +16,7 @@ from rich.text import Text
 
 from millstream.cli.common import confirm
 from millstream.cli.exits import Exit, Failure
-from millstream.migration import Move, Options, Place, Report
+from millstream.migration import Endpoint, Move, Options, Report
 from millstream.migration.copying import name_of
 from millstream.migration.place import shown
 from millstream.migration.progress import Bar
@@ -65,7 +65,7 @@ def migrate(source: str, target: str, wishes: Wishes) -> None:
     options = Options(match=wishes.match, replace=wishes.replace, by_entries=wishes.by_entries)
     notes = Notes(_state_path(wishes.state, about), about)
     with reaching():
-        places = Place.connect(source, wishes.db), Place.connect(target, wishes.db)
+        places = Endpoint.connect(source, wishes.db), Endpoint.connect(target, wishes.db)
         if wishes.replace and not (wishes.dry_run or wishes.yes):
             _ask(Move(*places, options, notes=notes))
         with Bar(Console(stderr=True)) as bar:

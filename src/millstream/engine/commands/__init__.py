@@ -16,7 +16,7 @@ from millstream.engine.commands.plain import (
     strings,
 )
 from millstream.engine.commands.streams import append, claim, group, inspect, read, settle
-from millstream.engine.keys.keyspace import Call, Keyspace
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
 from millstream.engine.outcome import Outcome
 from millstream.engine.table import Command
 from millstream.errors import CommandError
@@ -73,7 +73,9 @@ def execute(
     keep_log: bool = True,
 ) -> Outcome:
     """Run one command; an error is a reply too, and has changed nothing but keys that had expired."""
-    call = Call(keyspace, db, now_ms, may_block=may_block, trusted=trusted, protocol=protocol, keep_log=keep_log)
+    call = CommandContext(
+        keyspace, db, now_ms, may_block=may_block, trusted=trusted, protocol=protocol, keep_log=keep_log
+    )
     try:
         row = find(argv)
         if row.run is None:

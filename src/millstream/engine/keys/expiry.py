@@ -6,13 +6,13 @@ WATCH, waiters woken. The deadlines know the next key, so a sweep costs what it 
 
 from __future__ import annotations
 
-from millstream.engine.keys.keyspace import Call, Keyspace
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
 from millstream.engine.outcome import Outcome
 
 
 def sweep(keyspace: Keyspace, now_ms: int, limit: int) -> Outcome:
     """Remove up to `limit` keys that are due; the reply is how many it were."""
-    call = Call(keyspace, 0, now_ms)
+    call = CommandContext(keyspace, 0, now_ms)
     removed = 0
     for db in keyspace:
         while removed < limit and (key := db.expires.due(now_ms)) is not None:

@@ -23,7 +23,7 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(slots=True, kw_only=True)
-class Settings:
+class KeyspaceSettings:
     """What CONFIG SET changes of the engine's behaviour."""
 
     stream_node_max_entries: int = 100  # 0: no limit
@@ -51,9 +51,9 @@ class Keyspace:
 
     __slots__ = ("databases", "keeps_expired", "random_state", "settings")
 
-    def __init__(self, databases: int = 16, settings: Settings | None = None) -> None:
+    def __init__(self, databases: int = 16, settings: KeyspaceSettings | None = None) -> None:
         self.databases = [Database(index) for index in range(databases)]
-        self.settings = settings or Settings()
+        self.settings = settings or KeyspaceSettings()
         self.random_state = 0x9E3779B97F4A7C15
         self.keeps_expired = False  # a key whose time has come is gone for commands, but is not removed yet
 
@@ -70,7 +70,7 @@ class Keyspace:
         return iter(self.databases)
 
 
-class Call:
+class CommandContext:
     """One command's view of the keyspace, and the effects it has had so far."""
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Call:
         self.dirty = 0
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> KeyspaceSettings:
         return self.keyspace.settings
 
     # Effects

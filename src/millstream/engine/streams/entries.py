@@ -25,7 +25,7 @@ from millstream.engine.streams.ids import order, text_of
 from millstream.engine.text.args import as_integer
 
 if TYPE_CHECKING:
-    from millstream.engine.keys.keyspace import Settings
+    from millstream.engine.keys.keyspace import KeyspaceSettings
 
 LARGEST_NODE: Final = 1 << 30
 _HEADER: Final = 7  # listpack header and end byte
@@ -150,7 +150,7 @@ class EntryLog:
         self.firsts: list[int] = []  # Block.first of each block
         self.length = 0  # live entries
 
-    def append(self, entry_id: bytes, key: int, fields: list[bytes], settings: Settings) -> None:
+    def append(self, entry_id: bytes, key: int, fields: list[bytes], settings: KeyspaceSettings) -> None:
         """Add an entry at the end; `fields` are names and values in turn."""
         if len(fields) == 2:
             self.append_field(entry_id, key, fields[0], fields[1], settings)
@@ -159,7 +159,7 @@ class EntryLog:
         block.size += _entry_size(fields, block.names) + _distance_size(key, block.first)
         self._put(block, entry_id, key, encode_fields(fields))
 
-    def append_field(self, entry_id: bytes, key: int, name: bytes, value: bytes, settings: Settings) -> None:
+    def append_field(self, entry_id: bytes, key: int, name: bytes, value: bytes, settings: KeyspaceSettings) -> None:
         """Add an entry that has one field."""
         # Written out, as what most streams hold: this is the hottest path. Sizes are those of `_entry_size`.
         blocks = self.blocks
@@ -190,7 +190,9 @@ class EntryLog:
         block.fragments.append(fragment)  # type: ignore[union-attr]  # the last block is never sealed
         self.length += 1
 
-    def append_bulks(self, ids: list[bytes], key: int, name: bytes, bulks: list[bytes], settings: Settings) -> None:
+    def append_bulks(
+        self, ids: list[bytes], key: int, name: bytes, bulks: list[bytes], settings: KeyspaceSettings
+    ) -> None:
         """Add entries that have this one field; their keys are `key` and those that follow it.
 
         The values are bulk strings, as they came and as they will be sent, of 21 to 4095 bytes: so no number is
@@ -230,7 +232,7 @@ class EntryLog:
         block.open().append(fragment)
         self.length += 1
 
-    def _block_for(self, key: int, fields: list[bytes], settings: Settings) -> Block:
+    def _block_for(self, key: int, fields: list[bytes], settings: KeyspaceSettings) -> Block:
         """The block that takes the next entry: the last one, or a new one if that is full."""
         if self.blocks:
             block = self.blocks[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.engine.streams.entries import Block
 from millstream.engine.streams.ids import order
-from millstream.engine.streams.pending import Consumer, PendingList
+from millstream.engine.streams.pending import GroupConsumer, PendingList
 
 
 class Group:
@@ -17,7 +17,7 @@ class Group:
         self._last: int | None = last  # None: the key of `mark`, made when asked for
         self.entries_read = entries_read  # how many entries that was in all, None if it cannot be known
         self.pending = PendingList()
-        self.consumers: dict[bytes, Consumer] = {}
+        self.consumers: dict[bytes, GroupConsumer] = {}
         # Where reading goes on, so that it need not be searched: the block of `last`, and the place after it.
         # Only a hint: it counts if the id before that place still is `mark`, the id object of `last`.
         self.block: Block | None = None
@@ -48,7 +48,7 @@ class Group:
         self.entries_read = entries_read
         self.block = None
 
-    def sorted_consumers(self) -> list[Consumer]:
+    def sorted_consumers(self) -> list[GroupConsumer]:
         """Consumers in byte order of their names, as every reply lists them."""
         return [consumer for _, consumer in sorted(self.consumers.items())]
 
@@ -56,7 +56,7 @@ class Group:
         """An independent copy; `blocks` maps id() of the stream's old blocks to the new ones."""
         twin = Group(self.name, self.last, self.entries_read)
         for name, consumer in self.consumers.items():
-            new = Consumer(name, consumer.seen_ms)
+            new = GroupConsumer(name, consumer.seen_ms)
             new.active_ms = consumer.active_ms
             new.pending = consumer.pending
             new.order = consumer.order.copy()

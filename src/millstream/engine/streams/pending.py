@@ -29,7 +29,7 @@ Content: TypeAlias = bytes | Sealed  # the encoded fields of an entry, or the pa
 _SLACK: Final = 64  # a list may hold this many leftovers, and as many again as it has live items
 
 
-class Consumer:
+class GroupConsumer:
     """A member of a group."""
 
     __slots__ = ("active_ms", "name", "order", "pending", "seen_ms")
@@ -47,21 +47,21 @@ class Hold:
 
     __slots__ = ("consumer", "count", "live", "time_ms")
 
-    def __init__(self, consumer: Consumer | None, time_ms: int, count: int, live: int) -> None:
+    def __init__(self, consumer: GroupConsumer | None, time_ms: int, count: int, live: int) -> None:
         self.consumer = consumer
         self.time_ms = time_ms  # of the delivery; 0 when released
         self.count = count  # deliveries so far
         self.live = live  # how many of its ids are still held this way
 
 
-class Batch(Hold):
+class DeliveryBatch(Hold):
     """A hold on several entries: ids in claim order, and the block each was in."""
 
     __slots__ = ("blocks", "ids", "places")
 
     def __init__(
         self,
-        consumer: Consumer | None,
+        consumer: GroupConsumer | None,
         time_ms: int,
         count: int,
         ids: list[bytes],
@@ -84,7 +84,7 @@ class Single(Hold):
     __slots__ = ("block", "id")
 
     def __init__(
-        self, consumer: Consumer | None, time_ms: int, count: int, entry_id: bytes, block: Block | None
+        self, consumer: GroupConsumer | None, time_ms: int, count: int, entry_id: bytes, block: Block | None
     ) -> None:
         self.consumer = consumer
         self.time_ms = time_ms
@@ -102,7 +102,7 @@ class Single(Hold):
         return [self.block]
 
 
-AnyHold = Batch | Single
+AnyHold = DeliveryBatch | Single
 
 
 class IdOrder:
@@ -282,7 +282,9 @@ class PendingList:
 
     # Changing
 
-    def deliver(self, consumer: Consumer, now_ms: int, ids: list[bytes], blocks: list[Block | None], last: int) -> None:
+    def deliver(
+        self, consumer: GroupConsumer, now_ms: int, ids: list[bytes], blocks: list[Block | None], last: int
+    ) -> None:
         """First delivery of ids that are ascending and above all that ever were pending; `last` is the last key."""
         queue = self.owned
         holds = queue.holds
@@ -303,7 +305,7 @@ class PendingList:
             if len(ids) == 1:
                 hold = Single(consumer, now_ms, 1, ids[0], blocks[0])
             else:
-                hold = Batch(consumer, now_ms, 1, ids, blocks)
+                hold = DeliveryBatch(consumer, now_ms, 1, ids, blocks)
             queue.append(hold)
         if len(ids) == 1:
             self.by_id[ids[0]] = hold
@@ -315,12 +317,12 @@ class PendingList:
         consumer.order.ids += ids
         self.keep_small(consumer)
 
-    def deliver_one(self, consumer: Consumer, now_ms: int, entry_id: bytes, block: Block) -> None:
+    def deliver_one(self, consumer: GroupConsumer, now_ms: int, entry_id: bytes, block: Block) -> None:
         """As deliver, for the one entry that most reads get: written out, since workers live on it."""
         holds = self.owned.holds
         tail = holds[-1] if holds else None
         if (
-            type(tail) is Batch
+            type(tail) is DeliveryBatch
             and tail.consumer is consumer
             and tail.time_ms == now_ms
             and tail.count == 1
@@ -352,13 +354,13 @@ class PendingList:
         if not len(mine) & 63 or not len(everyone.ids) & 63:
             self.keep_small(consumer)
 
-    def deliver_above(self, consumer: Consumer, now_ms: int, ids: list[bytes], block: Block) -> None:
+    def deliver_above(self, consumer: GroupConsumer, now_ms: int, ids: list[bytes], block: Block) -> None:
         """As deliver, for entries of one block whose last key is not known."""
         self.deliver(consumer, now_ms, ids, [block] * len(ids), -1)
 
     def create(
         self,
-        consumer: Consumer | None,
+        consumer: GroupConsumer | None,
         time_ms: int,
         count: int,
         entry_id: bytes,
@@ -401,7 +403,7 @@ class PendingList:
             self.zone.sweep()
 
     def give(
-        self, entry_id: bytes, consumer: Consumer, time_ms: int, count: int, block: Block | None, at: int = -1
+        self, entry_id: bytes, consumer: GroupConsumer, time_ms: int, count: int, block: Block | None, at: int = -1
     ) -> None:
         """Make a pending entry this consumer's as of this time, behind all that are not newer.
 
@@ -424,7 +426,7 @@ class PendingList:
         hold: AnyHold,
         ids: list[bytes],
         blocks: list[Block | None],
-        consumer: Consumer,
+        consumer: GroupConsumer,
         now_ms: int,
         places: list[int] | None = None,
     ) -> int:
@@ -443,17 +445,17 @@ class PendingList:
         if size == 1:
             self._put(self.owned, place, consumer, now_ms, count, ids[0], blocks[0])
         else:
-            batch = Batch(consumer, now_ms, count, ids, blocks, places)
+            batch = DeliveryBatch(consumer, now_ms, count, ids, blocks, places)
             self._insert(self.owned, place, batch)
             self.by_id.update(dict.fromkeys(ids, batch))
         return count
 
-    def drop_consumer(self, consumer: Consumer) -> None:
+    def drop_consumer(self, consumer: GroupConsumer) -> None:
         """Forget all that a consumer holds."""
         for entry_id in list(self.of_consumer(consumer, 0)):
             self.remove(entry_id)
 
-    def _pass_on(self, owner: Consumer | None, ids: list[bytes], consumer: Consumer) -> None:
+    def _pass_on(self, owner: GroupConsumer | None, ids: list[bytes], consumer: GroupConsumer) -> None:
         """Count entries that go from one owner, or none, to another."""
         if owner is None:
             self.released -= len(ids)
@@ -474,7 +476,7 @@ class PendingList:
             if not consumer.pending:
                 consumer.order.forget()
 
-    def _gain(self, consumer: Consumer | None, entry_id: bytes) -> None:
+    def _gain(self, consumer: GroupConsumer | None, entry_id: bytes) -> None:
         if consumer is None:
             self.released += 1
         else:
@@ -486,7 +488,7 @@ class PendingList:
         self,
         queue: HoldQueue,
         place: int,
-        consumer: Consumer | None,
+        consumer: GroupConsumer | None,
         time_ms: int,
         count: int,
         entry_id: bytes,
@@ -518,20 +520,20 @@ class PendingList:
         if place < queue.head:
             queue.head = place
 
-    def _joinable(self, queue: HoldQueue, place: int) -> Batch | None:
+    def _joinable(self, queue: HoldQueue, place: int) -> DeliveryBatch | None:
         """The hold before this place as one that takes more ids, or None if something has left it."""
         before = queue.holds[place - 1]
-        if type(before) is Batch:
+        if type(before) is DeliveryBatch:
             return before if before.live == len(before.ids) else None
         assert type(before) is Single
         if not before.live:
             return None
-        batch = Batch(before.consumer, before.time_ms, before.count, [before.id], [before.block], [-1])
+        batch = DeliveryBatch(before.consumer, before.time_ms, before.count, [before.id], [before.block], [-1])
         self.by_id[before.id] = batch
         queue.holds[place - 1] = batch
         return batch
 
-    def keep_small(self, consumer: Consumer | None) -> None:
+    def keep_small(self, consumer: GroupConsumer | None) -> None:
         """Sweep out leftovers where they outnumber what is live; each is paid for by what has left."""
         live = len(self.by_id)
         if self.owned.is_bloated(live):
@@ -543,7 +545,7 @@ class PendingList:
         if consumer is not None and consumer.order.is_bloated(consumer.pending):
             consumer.order.sweep(self._held_by(consumer))
 
-    def _held_by(self, consumer: Consumer) -> Callable[[bytes], bool]:
+    def _held_by(self, consumer: GroupConsumer) -> Callable[[bytes], bool]:
         get = self.by_id.get
 
         def is_held(entry_id: bytes) -> bool:
@@ -579,7 +581,7 @@ class PendingList:
         if type(hold) is Single:
             yield hold.id, hold.block
             return
-        assert type(hold) is Batch
+        assert type(hold) is DeliveryBatch
         ids, blocks = hold.ids, hold.blocks
         get = self.by_id.get
         if hold.live != len(ids):
@@ -598,7 +600,7 @@ class PendingList:
         self, hold: AnyHold, entries: EntryLog, limit: int | None
     ) -> tuple[list[bytes], list[Block | None], list[Content]]:
         """What a hold still has of entries that are still in the stream: ids, blocks, where the fields are."""
-        if type(hold) is Batch and hold.live == len(hold.ids):
+        if type(hold) is DeliveryBatch and hold.live == len(hold.ids):
             ids, blocks = hold.ids[:limit], hold.blocks[:limit]
             found = _contents(ids, blocks)
             if found is not None:
@@ -610,7 +612,7 @@ class PendingList:
         self, hold: AnyHold, entries: EntryLog, limit: int
     ) -> tuple[list[bytes], list[Block | None], list[int], list[bytes]]:
         """As `live_entries`, with the encoded fields themselves: ids, blocks, places as far as known, fields."""
-        if type(hold) is Batch and hold.live == len(hold.ids):
+        if type(hold) is DeliveryBatch and hold.live == len(hold.ids):
             ids, blocks, places = hold.ids[:limit], hold.blocks[:limit], hold.places[:limit]
             fragments = entries.fragments_of(ids, blocks, places)
             if fragments is not None:
@@ -648,7 +650,7 @@ class PendingList:
             if hold is not None:
                 yield ids[index], hold
 
-    def of_consumer(self, consumer: Consumer, start: int) -> Iterator[bytes]:
+    def of_consumer(self, consumer: GroupConsumer, start: int) -> Iterator[bytes]:
         """The ids a consumer holds, by id, from the key start."""
         is_held = self._held_by(consumer)
         ids = consumer.order.merged(consumer.pending, is_held)
@@ -668,14 +670,14 @@ class PendingList:
         """Whether a CLAIM read may take it; unsigned, so that a time in the future counts as long ago."""
         return (now_ms - hold.time_ms) & U64_MAX >= min_idle_ms
 
-    def copy(self, consumers: dict[bytes, Consumer], blocks: dict[int, Block]) -> PendingList:
+    def copy(self, consumers: dict[bytes, GroupConsumer], blocks: dict[int, Block]) -> PendingList:
         """An independent copy for these consumers; `blocks` maps id() of the old blocks to the new ones."""
         twin = PendingList()
         for queue, new_queue in ((self.zone, twin.zone), (self.owned, twin.owned)):
             for hold in queue.walk():
                 owner = None if hold.consumer is None else consumers[hold.consumer.name]
                 items = list(self.live_items(hold))
-                new = Batch(
+                new = DeliveryBatch(
                     owner,
                     hold.time_ms,
                     hold.count,

@@ -19,7 +19,7 @@ from millstream.engine.streams.ids import MAX_KEY, order, text_of
 from millstream.engine.text.args import I64_MAX
 
 if TYPE_CHECKING:
-    from millstream.engine.keys.keyspace import Database, Settings
+    from millstream.engine.keys.keyspace import Database, KeyspaceSettings
 
 
 class References(Enum):
@@ -47,7 +47,7 @@ class Stream:
         "producers",
     )
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: KeyspaceSettings | None = None) -> None:
         self.entries = EntryLog()
         self.last = 0  # key of the highest id ever given out
         self.max_deleted = 0  # key of the highest id deleted by XDEL and its kin; trimming does not count
@@ -70,7 +70,7 @@ class Stream:
             self._first = self.entries.first_key()
         return self._first
 
-    def append(self, entry_id: bytes, key: int, fields: list[bytes], settings: Settings) -> None:
+    def append(self, entry_id: bytes, key: int, fields: list[bytes], settings: KeyspaceSettings) -> None:
         """Add an entry whose id is above all others."""
         entries = self.entries
         if not entries.length:
@@ -81,7 +81,7 @@ class Stream:
         if added != I64_MAX:
             self.entries_added = added + 1
 
-    def append_field(self, entry_id: bytes, key: int, name: bytes, value: bytes, settings: Settings) -> None:
+    def append_field(self, entry_id: bytes, key: int, name: bytes, value: bytes, settings: KeyspaceSettings) -> None:
         """As append, for an entry with one field."""
         entries = self.entries
         if not entries.length:
@@ -92,7 +92,9 @@ class Stream:
         if added != I64_MAX:
             self.entries_added = added + 1
 
-    def append_bulks(self, ids: list[bytes], key: int, name: bytes, bulks: list[bytes], settings: Settings) -> None:
+    def append_bulks(
+        self, ids: list[bytes], key: int, name: bytes, bulks: list[bytes], settings: KeyspaceSettings
+    ) -> None:
         """As append, for entries with this one field; see `EntryLog.append_bulks`."""
         entries = self.entries
         if not entries.length:

@@ -17,7 +17,7 @@ from millstream.errors import BadFormat, PersistenceError
 from millstream.persistence.aof.manifest import Manifest, parse_manifest
 from millstream.persistence.aof.replay import RDB_MAGICS
 from millstream.persistence.aof.scan import Damaged, Scanner, Torn
-from millstream.persistence.files import Files, RealFiles, Source, copy_file
+from millstream.persistence.files import ByteSource, Files, RealFiles, copy_file
 from millstream.persistence.rdb.file import read_rdb
 
 _NEVER_MS: Final = 0  # no key has expired by then
@@ -38,7 +38,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """What a check found."""
 
     files: int
@@ -65,7 +65,7 @@ class Report:
         return f"{self.damage}\n{hint}: {self.damage.keeps} bytes would be kept"
 
 
-def check(path: Path, *, fix: bool = False, files: Files | None = None) -> Report:
+def check(path: Path, *, fix: bool = False, files: Files | None = None) -> CheckReport:
     """Check a directory, a manifest, a log file or a snapshot; with `fix`, repair what can be repaired."""
     files = files or RealFiles()
     report = _check_all(files, path)
@@ -80,7 +80,7 @@ def check(path: Path, *, fix: bool = False, files: Files | None = None) -> Repor
         handle.sync()
     finally:
         handle.close()
-    return Report(report.files, report.commands, damage, fixed=True, copy=copy)
+    return CheckReport(report.files, report.commands, damage, fixed=True, copy=copy)
 
 
 check_file = check
@@ -94,17 +94,17 @@ def _free_name(files: Files, path: Path) -> Path:
     raise AssertionError
 
 
-def _check_all(files: Files, path: Path) -> Report:
+def _check_all(files: Files, path: Path) -> CheckReport:
     manifest_path = _manifest_of(files, path)
     if manifest_path is None:
         if not files.exists(path):
-            return Report(0, 0, Damage(path, 0, "there is no such file", None))
+            return CheckReport(0, 0, Damage(path, 0, "there is no such file", None))
         return _check_one(files, path, is_last=True)
     text = b"".join(files.read(manifest_path)).decode("utf-8", "surrogateescape")
     try:
         manifest = parse_manifest(text)
     except PersistenceError as error:
-        return Report(1, 0, Damage(manifest_path, 0, str(error), None))
+        return CheckReport(1, 0, Damage(manifest_path, 0, str(error), None))
     return _check_log(files, manifest_path.parent, manifest)
 
 
@@ -121,38 +121,38 @@ def _manifest_of(files: Files, path: Path) -> Path | None:
     return None
 
 
-def _check_log(files: Files, directory: Path, manifest: Manifest) -> Report:
+def _check_log(files: Files, directory: Path, manifest: Manifest) -> CheckReport:
     commands = 0
     paths = [directory / file.name for file in manifest.replayed]
     for at, path in enumerate(paths):
         if not files.exists(path):
-            return Report(at, commands, Damage(path, 0, "the manifest names this file, but it is not there", None))
+            return CheckReport(at, commands, Damage(path, 0, "the manifest names this file, but it is not there", None))
         report = _check_one(files, path, is_last=not any(map(files.size, filter(files.exists, paths[at + 1 :]))))
         commands += report.commands
         if report.damage is not None:
-            return Report(at + 1, commands, report.damage)
-    return Report(len(paths), commands)
+            return CheckReport(at + 1, commands, report.damage)
+    return CheckReport(len(paths), commands)
 
 
-def _check_one(files: Files, path: Path, *, is_last: bool) -> Report:
+def _check_one(files: Files, path: Path, *, is_last: bool) -> CheckReport:
     start = 0
     try:
         start = _check_preamble(files, path)
     except BadFormat as error:
-        return Report(1, 0, Damage(path, error.at or 0, error.what, None))
+        return CheckReport(1, 0, Damage(path, error.at or 0, error.what, None))
     return _check_commands(files, path, start, is_last=is_last)
 
 
 def _check_preamble(files: Files, path: Path) -> int:
     """Read the RDB that a file may begin with; where the commands start."""
-    source = Source(files.read(path))
+    source = ByteSource(files.read(path))
     if not source.starts_with(RDB_MAGICS):
         return 0
     loaded = read_rdb(source.read, _NEVER_MS)
     return source.given - len(loaded.rest)
 
 
-def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> Report:
+def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> CheckReport:
     commands, whole_until, multi_at = 0, start, None
     scanner = Scanner(files.read(path, start), start)
     damage: Damage | None = None
@@ -165,7 +165,7 @@ def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> R
             elif name == b"EXEC":
                 if multi_at is None:
                     reason = "an EXEC without MULTI"
-                    return Report(1, commands, Damage(path, command.start, reason, whole_until))
+                    return CheckReport(1, commands, Damage(path, command.start, reason, whole_until))
                 multi_at = None
             if multi_at is None:
                 whole_until = command.end
@@ -175,4 +175,4 @@ def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> R
         damage = Damage(path, bad.at, bad.reason, whole_until)
     if damage is None and multi_at is not None:
         damage = Damage(path, multi_at, "the file ends inside a transaction", whole_until, is_torn=is_last)
-    return Report(1, commands, damage)
+    return CheckReport(1, commands, damage)

@@ -21,12 +21,12 @@ from typing import Any, Final
 import hiredis
 
 from millstream.engine.commands import TABLE, find
-from millstream.engine.keys.keyspace import Call, Keyspace
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
 from millstream.errors import BadFormat, CommandError, CorruptFile
 from millstream.persistence.aof.hot import HotForms
 from millstream.persistence.aof.scan import Damaged, Scanner, Torn
 from millstream.persistence.dump_restore import REGISTRY as RESTORING
-from millstream.persistence.files import Files, Source
+from millstream.persistence.files import ByteSource, Files
 from millstream.persistence.rdb.file import read_rdb
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Replay:
 
     def _preamble(self, files: Files, path: Path) -> int:
         """Load the RDB that a file may begin with; where the commands start."""
-        source = Source(files.read(path))
+        source = ByteSource(files.read(path))
         if not source.starts_with(RDB_MAGICS):
             return 0
         try:
@@ -211,7 +211,7 @@ class Replay:
         elif name in TABLE or name in RESTORING.commands:
             try:
                 row = RESTORING.commands.get(name) or find(argv)
-                call = Call(self._keyspace, self._hot.db.index, self._now_ms, trusted=True, keep_log=False)
+                call = CommandContext(self._keyspace, self._hot.db.index, self._now_ms, trusted=True, keep_log=False)
                 assert row.run is not None, row.name
                 row.run(call, argv)
             except CommandError as error:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final, TypeVar
 
-from millstream.engine.keys.keyspace import Database, Keyspace, Settings
+from millstream.engine.keys.keyspace import Database, Keyspace, KeyspaceSettings
 from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY, text_of
@@ -38,7 +38,7 @@ def rewritten(keyspace: Keyspace) -> Iterator[bytes]:
             yield from _database(db, keyspace.settings)
 
 
-def _database(db: Database, settings: Settings) -> Iterator[bytes]:
+def _database(db: Database, settings: KeyspaceSettings) -> Iterator[bytes]:
     for key, value in db.values.items():
         yield from key_commands(key, value, settings)
         at_ms = db.expires.get(key)
@@ -46,7 +46,7 @@ def _database(db: Database, settings: Settings) -> Iterator[bytes]:
             yield encode_line((b"PEXPIREAT", key, b"%d" % at_ms))
 
 
-def key_commands(key: bytes, value: object, settings: Settings) -> Iterator[bytes]:
+def key_commands(key: bytes, value: object, settings: KeyspaceSettings) -> Iterator[bytes]:
     """The commands that make a key, without its expiry, in pieces."""
     match value:
         case bytes():
@@ -79,7 +79,7 @@ def _batched(items: Iterable[Item]) -> Iterator[list[Item]]:
 # Streams
 
 
-def _stream(key: bytes, stream: Stream, settings: Settings) -> Iterator[bytes]:
+def _stream(key: bytes, stream: Stream, settings: KeyspaceSettings) -> Iterator[bytes]:
     if len(stream):
         yield from _entries(key, stream)
     else:
@@ -143,7 +143,7 @@ def _released(key: bytes, name: bytes, pending: PendingList) -> Iterator[bytes]:
             yield encode_line((b"XNACK", key, name, b"FAIL", b"IDS", *words))
 
 
-def _records(key: bytes, stream: Stream, settings: Settings) -> Iterator[bytes]:
+def _records(key: bytes, stream: Stream, settings: KeyspaceSettings) -> Iterator[bytes]:
     """What idempotent production remembers, of entries that are still there."""
     duration, maxsize = stream.idmp_duration, stream.idmp_maxsize
     if (duration, maxsize) != (settings.stream_idmp_duration, settings.stream_idmp_maxsize):

@@ -19,7 +19,7 @@ from typing import Final
 from millstream.engine.streams.entries import Block, EntryLog
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY, order
-from millstream.engine.streams.pending import AnyHold, Batch, Consumer, HoldQueue, PendingList, Single
+from millstream.engine.streams.pending import AnyHold, DeliveryBatch, GroupConsumer, HoldQueue, PendingList, Single
 from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb.codec import Reader, Writer, as_signed, length_bytes
 from millstream.persistence.rdb.versions import ReadOptions, WriteOptions
@@ -64,16 +64,16 @@ def _entries_read(group: Group, stream: Stream) -> int:
 
 
 def _with_released(
-    consumers: list[tuple[Consumer, list[bytes]]], zone: list[bytes], name: bytes
-) -> list[tuple[Consumer, list[bytes]]]:
+    consumers: list[tuple[GroupConsumer, list[bytes]]], zone: list[bytes], name: bytes
+) -> list[tuple[GroupConsumer, list[bytes]]]:
     """The consumers, with the released entries given to one of that name."""
     by_name = {consumer.name: (consumer, held) for consumer, held in consumers}
-    consumer, held = by_name.get(name, (Consumer(name, 0), []))
+    consumer, held = by_name.get(name, (GroupConsumer(name, 0), []))
     by_name[name] = consumer, sorted(held + zone, key=order)
     return [pair for _, pair in sorted(by_name.items())]
 
 
-def _write_consumer(out: Writer, consumer: Consumer, held: list[bytes], kind: int) -> None:
+def _write_consumer(out: Writer, consumer: GroupConsumer, held: list[bytes], kind: int) -> None:
     out.string(consumer.name)
     out.put(_RAW_TIME.pack(consumer.seen_ms))
     if kind >= 21:
@@ -105,7 +105,7 @@ def read_group(reader: Reader, kind: int, stream: Stream, options: ReadOptions) 
     else:
         group = Group(name, last, stream.estimate_read(last))
     rows = _read_pending(reader)
-    owners: dict[bytes, Consumer] = {}
+    owners: dict[bytes, GroupConsumer] = {}
     for _ in range(reader.length()):
         consumer = _read_consumer(reader, kind, rows, owners)
         if consumer.name in group.consumers:
@@ -146,9 +146,9 @@ def _read_ids(reader: Reader) -> list[bytes]:
     return [b"%d-%d" % pair for pair in _RAW_ID.iter_unpack(reader.take(16 * reader.length()))]
 
 
-def _read_consumer(reader: Reader, kind: int, rows: Rows, owners: dict[bytes, Consumer]) -> Consumer:
+def _read_consumer(reader: Reader, kind: int, rows: Rows, owners: dict[bytes, GroupConsumer]) -> GroupConsumer:
     """A consumer; what it holds is noted in `owners`."""
-    consumer = Consumer(reader.string(), reader.time())
+    consumer = GroupConsumer(reader.string(), reader.time())
     active_ms = reader.time() if kind >= 21 else consumer.seen_ms
     consumer.active_ms = None if active_ms == -1 else active_ms
     for entry_id in _read_ids(reader):
@@ -158,7 +158,9 @@ def _read_consumer(reader: Reader, kind: int, rows: Rows, owners: dict[bytes, Co
     return consumer
 
 
-def _fill(pending: PendingList, rows: Rows, owners: dict[bytes, Consumer], zone: list[bytes], log: EntryLog) -> None:
+def _fill(
+    pending: PendingList, rows: Rows, owners: dict[bytes, GroupConsumer], zone: list[bytes], log: EntryLog
+) -> None:
     """Build a pending list from rows in id order; the owned ones go by time, equal times by id."""
     if not rows:
         return
@@ -174,7 +176,7 @@ def _fill(pending: PendingList, rows: Rows, owners: dict[bytes, Consumer], zone:
     pending.released = len(zone)
     ids = list(places)
     pending.order.append(ids, order(ids[-1]))
-    held: dict[Consumer, list[bytes]] = {}
+    held: dict[GroupConsumer, list[bytes]] = {}
     for entry_id in ids:
         if (owner := owners.get(entry_id)) is not None:
             held.setdefault(owner, []).append(entry_id)
@@ -186,7 +188,7 @@ def _fill(pending: PendingList, rows: Rows, owners: dict[bytes, Consumer], zone:
 def _hold(
     pending: PendingList,
     queue: HoldQueue,
-    consumer: Consumer | None,
+    consumer: GroupConsumer | None,
     time_ms: int,
     count: int,
     ids: list[bytes],
@@ -198,7 +200,7 @@ def _hold(
     if len(ids) == 1:
         hold = Single(consumer, time_ms, count, ids[0], blocks[0])
     else:
-        hold = Batch(consumer, time_ms, count, ids, blocks)
+        hold = DeliveryBatch(consumer, time_ms, count, ids, blocks)
     queue.holds.append(hold)
     pending.by_id.update(dict.fromkeys(ids, hold))
 

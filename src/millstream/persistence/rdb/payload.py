@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Settings
+from millstream.engine.keys.keyspace import KeyspaceSettings
 from millstream.engine.streams.stream import Stream
 from millstream.errors import BadFormat
 from millstream.persistence.rdb.codec import Reader, Writer
@@ -66,7 +66,7 @@ def write_body(out: Writer, value: object, options: WriteOptions) -> None:
 
 
 def load_value(
-    kind: int, reader: Reader, settings: Settings, now_ms: int, *, sanitize: bool = False, lenient: bool = False
+    kind: int, reader: Reader, settings: KeyspaceSettings, now_ms: int, *, sanitize: bool = False, lenient: bool = False
 ) -> object:
     """Read a value of this type; BadFormat if it is damaged or cannot be read.
 
@@ -96,7 +96,7 @@ def dump_payload(
     return body + crc64(body).to_bytes(8, "little")
 
 
-def restore_payload(payload: bytes, settings: Settings, now_ms: int, *, sanitize: bool = False) -> object:
+def restore_payload(payload: bytes, settings: KeyspaceSettings, now_ms: int, *, sanitize: bool = False) -> object:
     """The value of a payload, or the error that RESTORE answers with."""
     version = int.from_bytes(payload[-_TRAILER:-8], "little")
     if len(payload) < _TRAILER or (version > VERSION and version not in FOREIGN_VERSIONS):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from millstream.engine.keys.keyspace import Settings
+    from millstream.engine.keys.keyspace import KeyspaceSettings
 
 VERSION: Final = 15  # of RDB, as Redis 8.10 writes it
 STREAM_TYPES: Final = (15, 19, 21, 26, 27)
@@ -20,7 +20,7 @@ RELEASED_TO: Final = b"released"
 class ReadOptions:
     """How to read values."""
 
-    settings: Settings
+    settings: KeyspaceSettings
     now_ms: int  # for idempotency records that have expired
     sanitize: bool = False  # refuse what no server writes although it can be made sense of
     lenient: bool = False  # take what Redis can be made to write but refuses to read

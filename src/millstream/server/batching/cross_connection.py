@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class RequestSource(Protocol):
     """A connection, as a turn sees it."""
 
     session: Session | None
@@ -41,7 +41,7 @@ class Source(Protocol):
         """Close at once."""
 
 
-Arrived = list[tuple[Source, bytes]]
+Arrived = list[tuple[RequestSource, bytes]]
 
 _START: Final = 14  # bytes that tell how a request begins
 _LONGEST: Final = 4096
@@ -74,9 +74,9 @@ class Turn:
         self._reader = AlikeReader()
         self._arrived: dict[bytes, Arrived] = {}  # what may be shared, by how it begins
         self._running: dict[bytes, Arrived] = {}  # the same, which is being run
-        self._replies: list[tuple[Source, bytes]] = []  # to requests that were shared
+        self._replies: list[tuple[RequestSource, bytes]] = []  # to requests that were shared
 
-    def take(self, connection: Source, data: bytes) -> None:
+    def take(self, connection: RequestSource, data: bytes) -> None:
         """Keep what can be run together with others; the rest is run now."""
         start = data[:_START]
         if start in STARTS and len(data) < _LONGEST:
@@ -88,7 +88,7 @@ class Turn:
         else:
             connection.data_received(data)
 
-    def waiting(self) -> set[Source]:
+    def waiting(self) -> set[RequestSource]:
         """Those of whom something was kept."""
         kept = chain(self._arrived.values(), self._running.values())
         return {connection for alike in kept for connection, _ in alike}

@@ -24,7 +24,7 @@ Place: TypeAlias = tuple[int, bytes]  # a database and a key in it
 _KINDS: Final[dict[str, type]] = {"stream": Stream, "list": List, "sorted_set": SortedSet}
 
 
-class Owner(Protocol):
+class WaitOwner(Protocol):
     """Who is told when the wait is over: a session, or a thread that called the hub."""
 
     def resume(self, reply: Reply) -> None: ...
@@ -34,7 +34,7 @@ class Owner(Protocol):
 class Waiter:
     """A command that found nothing and waits for one of its keys."""
 
-    owner: Owner
+    owner: WaitOwner
     row: Command
     argv: list[bytes]  # what to run when a key is ready
     db: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from millstream.engine.keys.keyspace import Call, Database
+from millstream.engine.keys.keyspace import CommandContext, Database
 from millstream.engine.outcome import Event, Reply, Wait
 from millstream.engine.table import Registry, Run
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.server.core.session import Session
 
 
-class ServerCall(Call):
+class ServerCall(CommandContext):
     """One running command of one session. Commands of the engine take it for a plain `Call`."""
 
     __slots__ = ("hub", "session")

@@ -38,7 +38,7 @@ from millstream.server.batching.hot_commands import end_deliveries
 from millstream.server.commands import TABLE, find
 from millstream.server.commands.client import describe
 from millstream.server.config.settings import Config
-from millstream.server.core.blocking import Alarms, Owner, Place, Waiter, Waiters
+from millstream.server.core.blocking import Alarms, Place, Waiter, Waiters, WaitOwner
 from millstream.server.core.call import ServerCall
 from millstream.server.core.session import Gate, Session
 from millstream.server.core.stats import Stats
@@ -245,7 +245,7 @@ class Hub:
             raise caller.reply
         return caller.reply
 
-    def submit(self, argv: list[bytes], owner: Owner, db: int = 0, *, protocol: int = 2) -> Waiter | None:
+    def submit(self, argv: list[bytes], owner: WaitOwner, db: int = 0, *, protocol: int = 2) -> Waiter | None:
         """Run a command that may block. `owner.resume(reply)` is called, at once or, if it waits, later.
 
         The result is the waiter to `give_up`, or None if the reply was there at once. An error is a reply.
@@ -705,7 +705,7 @@ class Hub:
 
     # Waiting
 
-    def block(self, owner: Owner, row: Command, wait: Wait, db: int, protocol: int) -> Waiter:
+    def block(self, owner: WaitOwner, row: Command, wait: Wait, db: int, protocol: int) -> Waiter:
         """Let a command wait that found nothing."""
         deadline_ms = self.now_ms() + wait.timeout_ms if wait.timeout_ms else None
         timeout_reply = _TIMEOUT_REPLIES.get(row.name, NIL_ARRAY)

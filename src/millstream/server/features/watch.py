@@ -10,7 +10,7 @@ from millstream.engine.keys.keyspace import Keyspace
 Place: TypeAlias = tuple[int, bytes]  # a database and a key in it
 
 
-class Watcher(Protocol):
+class KeyWatcher(Protocol):
     """A session, as far as this module knows it."""
 
     watched: dict[Place, bool]  # whether the key was not there when it was watched, or had run out unnoticed
@@ -25,18 +25,18 @@ class Watches:
     def __init__(self, keyspace: Keyspace, now_ms: Callable[[], int]) -> None:
         self._keyspace = keyspace
         self._now_ms = now_ms
-        self._watchers: dict[Place, dict[Watcher, None]] = {}
+        self._watchers: dict[Place, dict[KeyWatcher, None]] = {}
 
     def __len__(self) -> int:
         return len(self._watchers)
 
-    def add(self, watcher: Watcher, place: Place, now_ms: int) -> None:
+    def add(self, watcher: KeyWatcher, place: Place, now_ms: int) -> None:
         """Watch a key. One that has run out already is as good as gone: its removal will be no change."""
         if place not in watcher.watched:
             watcher.watched[place] = self._is_gone(place, now_ms)
             self._watchers.setdefault(place, {})[watcher] = None
 
-    def drop(self, watcher: Watcher) -> None:
+    def drop(self, watcher: KeyWatcher) -> None:
         """Watch nothing any more."""
         for place in watcher.watched:
             others = self._watchers[place]
@@ -56,7 +56,7 @@ class Watches:
             if not (is_gone and watcher.watched[place]):  # SWAPDB may bring a key that has run out for none
                 watcher.watch_failed = True
 
-    def failed(self, watcher: Watcher, now_ms: int) -> bool:
+    def failed(self, watcher: KeyWatcher, now_ms: int) -> bool:
         """Whether something this session watches has changed; running out counts, noticed or not."""
         return watcher.watch_failed or any(
             not was_gone and self._has_run_out(place, now_ms) for place, was_gone in watcher.watched.items()

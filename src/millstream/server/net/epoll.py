@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.server.batching.cross_connection import Source, Turn
+from millstream.server.batching.cross_connection import RequestSource, Turn
 
 if TYPE_CHECKING:
     from millstream.server.core.hub import Hub
@@ -50,7 +50,7 @@ class Reactor:
         self.loop = loop
         self.turn = Turn(hub)
         self._epoll = select.epoll()
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, SocketTransport] = {}
         self._listening: dict[socket.socket, NewProtocol] = {}
         hub.hear_others = self._hear_others
         loop.add_reader(self._epoll.fileno(), self._turn)
@@ -79,7 +79,7 @@ class Reactor:
             if sock.family != socket.AF_UNIX:
                 with contextlib.suppress(OSError):  # it has gone already
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            Stream(self, sock, new_protocol())
+            SocketTransport(self, sock, new_protocol())
 
     def _accept_again(self, listening: socket.socket, new_protocol: NewProtocol) -> None:
         if listening in self._listening:
@@ -104,7 +104,7 @@ class Reactor:
 
     # Watching
 
-    def watch(self, stream: Stream, fd: int, mask: int) -> None:
+    def watch(self, stream: SocketTransport, fd: int, mask: int) -> None:
         """Turn to this stream when it can be read (`_IN`) or written (`_OUT`); 0: only if it breaks."""
         if fd in self._streams:
             self._epoll.modify(fd, mask)
@@ -151,7 +151,7 @@ class Reactor:
                 stream.handle_aside(event, waiting)
 
 
-class Stream:
+class SocketTransport:
     """A socket with the methods of an asyncio.Transport, as far as our connections need them."""
 
     __slots__ = (
@@ -229,7 +229,7 @@ class Stream:
             elif event & ~(_OUT | _IN):
                 self._lose(None)  # it is broken, and nobody reads from it
 
-    def handle_aside(self, event: int, waiting: set[Source]) -> None:
+    def handle_aside(self, event: int, waiting: set[RequestSource]) -> None:
         """The socket is ready in the middle of a turn: what it sends is not for the end of that."""
         if self._protocol in waiting:
             return

@@ -10,7 +10,7 @@ from millstream.engine.outcome import OK, Pairs, Reply
 from millstream.engine.text.args import as_integer, integer
 from millstream.server.commands.common import add_help
 from millstream.server.core.call import ServerCall, ServerRegistry
-from millstream.server.scripting.cache import Script
+from millstream.server.scripting.cache import CachedScript
 
 COMMANDS = ServerRegistry("scripting")
 COMMANDS.contains("script", since="2.6.0", summary="A container for Lua scripts management commands.")
@@ -50,7 +50,7 @@ def _show(call: ServerCall, argv: list[bytes]) -> None:
 # Scripts
 
 
-def _run(call: ServerCall, script: Script | None, argv: list[bytes], *, is_read_only: bool) -> Reply:
+def _run(call: ServerCall, script: CachedScript | None, argv: list[bytes], *, is_read_only: bool) -> Reply:
     """Run a script; None is the one that is the second word."""
     count = _check_count(argv, integer(argv[2]))
     scripts = call.hub.scripts

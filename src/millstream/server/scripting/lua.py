@@ -54,7 +54,7 @@ _programs: dict[str, bytes] = {}  # compiled files, for the next interpreter
 _LEVELS: Final = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
 
 
-class Host(Protocol):
+class ScriptHost(Protocol):
     """What a running script needs of the server."""
 
     def perform(self, argv: list[bytes], version: int) -> Reply:
@@ -79,7 +79,7 @@ def is_available() -> bool:
 class Interpreter:
     """One Lua with one sandbox. Not for several threads at once: the hub's lock is around it."""
 
-    def __init__(self, host: Host, memory_limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, host: ScriptHost, memory_limit: int = MEMORY_LIMIT) -> None:
         self._lupa: Any = import_module("lupa.lua51")
         self._host = host
         self._limit = memory_limit

@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from millstream.client.calls import Call
-from millstream.delivery.batches import PAGE, Batches, Manifest
+from millstream.delivery.batches import PAGE, Batches, BatchManifest
 from millstream.delivery.delivery import Delivery
 from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, Release, Settlement
 from millstream.delivery.steps import Settle
 from millstream.errors import BackendError, ServerReplied
-from millstream.spark.group.offsets import Held, Picked, Range
+from millstream.spark.group.offsets import HeldBatch, Picked, Range
 from millstream.spark.group.options import BATCH, GroupRead
 from millstream.spark.group.reader import DeliveryWire, open_delivery
 from millstream.spark.group.terms import batches_of, end_of, expired, item, pages, unsettled, verdict
 from millstream.spark.ids import parse_id, text_of
 from millstream.spark.range.reader import FIRST_FETCH, REPLY_BYTES
-from millstream.spark.wire.metadata import Server
+from millstream.spark.wire.metadata import StreamMetadata
 from millstream.spark.wire.resp_arrow import Entries
 from millstream.spark.wire.socket import packed
 
@@ -64,15 +64,15 @@ class Room:
         return self.left if self.new is None else min(self.left, self.new - taken)
 
     @property
-    def held(self) -> Held:
-        return Held(tuple(sorted(self.ranges, key=lambda each: each.first)), tuple(self.picked))
+    def held(self) -> HeldBatch:
+        return HeldBatch(tuple(sorted(self.ranges, key=lambda each: each.first)), tuple(self.picked))
 
 
 class Member:
     """A query's side of one stream."""
 
     def __init__(
-        self, stream: str, options: GroupRead, server: Server, watch_s: Callable[[], float] = time.monotonic
+        self, stream: str, options: GroupRead, server: StreamMetadata, watch_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.stream = stream
         self._options = options
@@ -107,7 +107,7 @@ class Member:
 
     # Taking
 
-    def take(self, consumer: bytes, room: Room) -> Held:
+    def take(self, consumer: bytes, room: Room) -> HeldBatch:
         """Entries for a batch: those that its consumer has already, or else what was left behind, then what is new."""
         try:
             if self._is_unsure:
@@ -122,7 +122,7 @@ class Member:
             if error.code != "NOGROUP":
                 raise
             self._make_again()
-            return Held()
+            return HeldBatch()
         self._is_unsure = False
         return room.held
 
@@ -130,7 +130,7 @@ class Member:
         log.warning("group %r of stream %r is gone and is made anew", self._terms.group, self.stream)
         self.open()
 
-    def adopt(self, consumer: bytes) -> Held:
+    def adopt(self, consumer: bytes) -> HeldBatch:
         """What a consumer has pending, as a batch."""
         ranges: list[Range] = []
         picked: list[Picked] = []
@@ -148,9 +148,9 @@ class Member:
         self._is_unsure = False
         if ranges or picked:
             log.info("a batch that was taken before is taken up: %d ranges, %d entries", len(ranges), len(picked))
-        return Held(tuple(sorted(ranges, key=lambda each: each.first)), tuple(picked))
+        return HeldBatch(tuple(sorted(ranges, key=lambda each: each.first)), tuple(picked))
 
-    def _manifest(self, consumer: bytes) -> Iterator[Manifest]:
+    def _manifest(self, consumer: bytes) -> Iterator[BatchManifest]:
         after = b""
         while True:
             page = self._run(self.batches.manifest(consumer, after))
@@ -292,7 +292,7 @@ class Member:
 
     # Keeping
 
-    def hold(self, consumer: bytes, owner: bytes, held: Held) -> None:
+    def hold(self, consumer: bytes, owner: bytes, held: HeldBatch) -> None:
         """A batch is to be run: its entries stay until it is over."""
         try:
             self._run(self.batches.hold(owner, text_of(held.first).encode(), consumer, held.rows))
@@ -312,14 +312,14 @@ class Member:
             if not after:
                 break
 
-    def give_back(self, consumer: bytes, held: Held) -> None:
+    def give_back(self, consumer: bytes, held: HeldBatch) -> None:
         """Release entries that were taken and are not worked on."""
         items = [Settle(text_of(each.id).encode(), each.deliveries, "release") for each in held.picked]
         self._settle(consumer, items)
 
     # Ending
 
-    def finish(self, consumer: bytes, owner: bytes, held: Held) -> None:
+    def finish(self, consumer: bytes, owner: bytes, held: HeldBatch) -> None:
         """A batch is over: end what it has left unsettled, remove its consumer and what nobody needs any more."""
         try:
             self._finish(consumer, owner, held)
@@ -328,7 +328,7 @@ class Member:
                 raise
             self._make_again()
 
-    def _finish(self, consumer: bytes, owner: bytes, held: Held) -> None:
+    def _finish(self, consumer: bytes, owner: bytes, held: HeldBatch) -> None:
         if self._options.settle == BATCH:
             self._acknowledge(consumer, held)
         after = b""
@@ -337,7 +337,7 @@ class Member:
             after = page[-1][0]
         self._run(self.batches.close(consumer, owner, trim=self._options.retain != "all"))
 
-    def _acknowledge(self, consumer: bytes, held: Held) -> None:
+    def _acknowledge(self, consumer: bytes, held: HeldBatch) -> None:
         for each in held.ranges:
             first, last = text_of(each.first).encode(), text_of(each.last).encode()
             while self._run(self.batches.ack_span(consumer, first, last)) == PAGE:
@@ -345,7 +345,7 @@ class Member:
         ordered = sorted(held.picked, key=lambda each: each.id)
         self._settle(consumer, [Settle(text_of(each.id).encode(), each.deliveries) for each in ordered])
 
-    def _left(self, entry_id: bytes, number: int, held: Held) -> Settle:
+    def _left(self, entry_id: bytes, number: int, held: HeldBatch) -> Settle:
         """What becomes of an entry that is still pending when its batch is over."""
         if held.holds(parse_id(entry_id)):
             return item(entry_id, number, unsettled(number, self._terms), self.stream, self._terms)

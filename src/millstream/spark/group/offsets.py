@@ -42,7 +42,7 @@ class Picked:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBatch:
     """What a batch has of one stream."""
 
     ranges: tuple[Range, ...] = ()
@@ -70,7 +70,7 @@ class GroupOffset:
     token: str  # of the query
     batch: int = 0  # 0: before the first
     parts: int = 1
-    streams: Mapping[str, Held] = field(default_factory=dict)
+    streams: Mapping[str, HeldBatch] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -109,7 +109,7 @@ def from_json(found: Mapping[str, Any]) -> GroupOffset:
             "taken away"
         )
     streams = {
-        name: Held(
+        name: HeldBatch(
             tuple(Range(parse_id(first), parse_id(last), count) for first, last, count in ranges),
             tuple(Picked(parse_id(entry_id), deliveries, idle) for entry_id, deliveries, idle in found["picked"][name]),
         )
@@ -121,7 +121,7 @@ def from_json(found: Mapping[str, Any]) -> GroupOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OffsetPart:
     """What one task reads."""
 
     stream: str
@@ -135,14 +135,16 @@ class Part:
         return sum(span.count or 0 for span in self.spans) + len(self.picked)
 
 
-def parts_of(offset: GroupOffset, prefix: str) -> list[Part]:
+def parts_of(offset: GroupOffset, prefix: str) -> list[OffsetPart]:
     """The batch in about as many parts as it says; nothing but the offset decides it."""
     most = max(1, -(-offset.rows // max(1, offset.parts)))
     consumer = consumer_of(prefix, offset.token, offset.batch).decode()
-    return [part for name, held in sorted(offset.streams.items()) for part in _split(Part(name, consumer), held, most)]
+    return [
+        part for name, held in sorted(offset.streams.items()) for part in _split(OffsetPart(name, consumer), held, most)
+    ]
 
 
-def _split(empty: Part, held: Held, most: int) -> Iterator[Part]:
+def _split(empty: OffsetPart, held: HeldBatch, most: int) -> Iterator[OffsetPart]:
     part = empty
     for start in range(0, len(held.picked), most):
         if part.rows:

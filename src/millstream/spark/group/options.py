@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from millstream.delivery.config.settings import GROUP_START
 from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.errors import ConfigError
-from millstream.spark.options import CHOICE, CONNECTION, Connection, Given, Read, parse_connection, parse_read
+from millstream.spark.options import CHOICE, CONNECTION, ConnectionOptions, Given, Read, parse_connection, parse_read
 
 MOST_ROWS = 250_000  # a batch, unless the options say otherwise: what it has, no other member of the group can have
 SHARED = ("group", "consumer", "lease", "maxRetries", "backoff", "deadLetter", "fieldPrefix")
@@ -69,7 +69,7 @@ class GroupRead:
 class Settling:
     """Settlements to be carried out."""
 
-    connection: Connection
+    connection: ConnectionOptions
     terms: Terms
     stream: str | None = None  # where rows do not say it
 

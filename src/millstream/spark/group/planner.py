@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 from millstream.errors import BackendError
 from millstream.spark.group.member import Member, Room
-from millstream.spark.group.offsets import GroupOffset, Held, Part, consumer_of, from_json, parts_of, to_json
+from millstream.spark.group.offsets import GroupOffset, HeldBatch, OffsetPart, consumer_of, from_json, parts_of, to_json
 from millstream.spark.group.options import GroupRead
 from millstream.spark.ids import ms_of
 from millstream.spark.range.splits import parts_for, shares
 from millstream.spark.runtime.errors import patiently
-from millstream.spark.wire.metadata import Server
+from millstream.spark.wire.metadata import StreamMetadata
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ class Aim:
     target: int  # the last id there was when the query began
     new: int  # entries never delivered then, and not taken since
     delivered: int = 0  # the last id that the group had been given when the last batch was begun
-    seen: Held = field(default_factory=Held)  # what this run has had: nothing is given twice
+    seen: HeldBatch = field(default_factory=HeldBatch)  # what this run has had: nothing is given twice
 
 
-class Keeper:
+class LeaseKeeper:
     """A thread that keeps the leases of running batches."""
 
     def __init__(self, every_s: float) -> None:
@@ -92,10 +92,10 @@ class GroupPlanner:
     """The batches of one query."""
 
     def __init__(
-        self, options: GroupRead, server: Server | None = None, watch_s: Callable[[], float] = time.monotonic
+        self, options: GroupRead, server: StreamMetadata | None = None, watch_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._options = options
-        self._server = server or Server(options.read.connection)
+        self._server = server or StreamMetadata(options.read.connection)
         self._watch_s = watch_s
         self._members: dict[str, Member] = {}
         self._looked_at: float | None = None
@@ -104,7 +104,7 @@ class GroupPlanner:
         self._planned: tuple[int, dict[str, Any]] | None = None  # the batch that began it, and the offset
         self._aims: dict[str, Aim] | None = None
         self._reported: dict[str, Any] | None = None
-        self.keeper = Keeper(options.terms.lease_ms / 3000)
+        self.keeper = LeaseKeeper(options.terms.lease_ms / 3000)
 
     # What Spark asks for
 
@@ -137,7 +137,7 @@ class GroupPlanner:
             undelivered, _, generated = self._patiently(member.lag)
             self._aims[stream] = Aim(generated, undelivered if undelivered is not None else 1 << 62)
 
-    def parts(self, end_json: Mapping[str, Any]) -> list[Part]:
+    def parts(self, end_json: Mapping[str, Any]) -> list[OffsetPart]:
         """What the tasks of a batch read; from now on its leases are kept, and its entries, settled ones too."""
         end = from_json(end_json)
         self._open(end.streams)
@@ -178,7 +178,7 @@ class GroupPlanner:
     def _take(self, start: GroupOffset) -> GroupOffset | None:
         batch = start.batch + 1
         consumer = self._consumer(start.token, batch)
-        streams: dict[str, Held] = {}
+        streams: dict[str, HeldBatch] = {}
         left = self._options.max_rows
         for stream, share in self._shares().items():
             member = self._members[stream]
@@ -203,9 +203,9 @@ class GroupPlanner:
         few = max(1, most // (10 * len(self._members)))  # where nothing is new something may have come back
         return {stream: max(chosen.get(stream, few) or most, few) for stream in self._members}
 
-    def _take_from(self, member: Member, consumer: bytes, most: int) -> Held:
+    def _take_from(self, member: Member, consumer: bytes, most: int) -> HeldBatch:
         if most <= 0:
-            return Held()
+            return HeldBatch()
         least = self._options.read.min_partitions
         cut_every = 1 << 62 if least is None else self._cut(member, most, least)
         aim = None if self._aims is None else self._aims.get(member.stream)
@@ -225,15 +225,15 @@ class GroupPlanner:
         new = 0 if aim.delivered >= aim.target else max(0, aim.new)
         return Room(most, new, cut_every)
 
-    def _once(self, member: Member, consumer: bytes, aim: Aim, held: Held) -> Held:
+    def _once(self, member: Member, consumer: bytes, aim: Aim, held: HeldBatch) -> HeldBatch:
         """What this run has not had before: a row that was released or retried at once is for the next run."""
         again = tuple(each for each in held.picked if aim.seen.holds(each.id))
         if again:
-            self._patiently(lambda: member.give_back(consumer, Held(picked=again)))
-            held = Held(held.ranges, tuple(each for each in held.picked if each not in again))
+            self._patiently(lambda: member.give_back(consumer, HeldBatch(picked=again)))
+            held = HeldBatch(held.ranges, tuple(each for each in held.picked if each not in again))
         aim.new -= sum(each.count for each in held.ranges if each.first > aim.delivered)
         ranges = sorted((*aim.seen.ranges, *held.ranges), key=lambda each: each.first)
-        aim.seen = Held(tuple(ranges), (*aim.seen.picked, *held.picked))
+        aim.seen = HeldBatch(tuple(ranges), (*aim.seen.picked, *held.picked))
         return held
 
     def _figures(self, rows: int) -> dict[str, float]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millstream.errors import BackendError, ServerReplied
-from millstream.spark.group.offsets import Part, Picked
+from millstream.spark.group.offsets import OffsetPart, Picked
 from millstream.spark.ids import text_of
-from millstream.spark.options import Connection
+from millstream.spark.options import ConnectionOptions
 from millstream.spark.range.reader import read_span
 from millstream.spark.runtime.errors import Patience
 from millstream.spark.wire.resp_arrow import Bytes, Entries, EntriesReader, ListedEntries
@@ -46,7 +46,7 @@ class Chunk:
         return {"delivery_count": numbers, "idle_ms": idle, "consumer": pa.repeat(pa.scalar(self.consumer), count)}
 
 
-def read_part(connection: Connection, part: Part, fetch: int) -> Iterator[Chunk]:
+def read_part(connection: ConnectionOptions, part: OffsetPart, fetch: int) -> Iterator[Chunk]:
     """A part's entries, as far as they are still there. Each chunk is valid until the next is asked for."""
     if part.picked:
         yield from _read_picked(connection, part)
@@ -55,7 +55,7 @@ def read_part(connection: Connection, part: Part, fetch: int) -> Iterator[Chunk]
             yield Chunk(entries, part.consumer)
 
 
-def _read_picked(connection: Connection, part: Part) -> Iterator[Chunk]:
+def _read_picked(connection: ConnectionOptions, part: OffsetPart) -> Iterator[Chunk]:
     patience, wire = Patience(connection.retry_s), None
     for start in range(0, len(part.picked), SINGLES):
         page = part.picked[start : start + SINGLES]
@@ -75,7 +75,7 @@ def _read_picked(connection: Connection, part: Part) -> Iterator[Chunk]:
         wire.close()
 
 
-def _chunk(wire: Wire, part: Part, page: tuple[Picked, ...]) -> Chunk:
+def _chunk(wire: Wire, part: OffsetPart, page: tuple[Picked, ...]) -> Chunk:
     ids = [text_of(each.id) for each in page]
     wire.send(b"".join(packed(("XRANGE", part.stream, entry_id, entry_id)) for entry_id in ids))
     rows, found = [], []
@@ -114,12 +114,12 @@ class DeliveredReader(EntriesReader):
 class DeliveryWire(Wire):
     """A connection that XREADGROUP is sent over."""
 
-    def __init__(self, connection: Connection, address: Address | None = None) -> None:
+    def __init__(self, connection: ConnectionOptions, address: Address | None = None) -> None:
         super().__init__(connection, address)
         self._entries = DeliveredReader()
 
 
-def open_delivery(connection: Connection, stream: str, hint: Address | None) -> DeliveryWire:
+def open_delivery(connection: ConnectionOptions, stream: str, hint: Address | None) -> DeliveryWire:
     """A connection to the server that has a stream."""
     with open_for(connection, stream, hint) as found:
         address = found.address

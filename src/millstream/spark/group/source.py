@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
-from millstream.spark.group.offsets import Part
+from millstream.spark.group.offsets import OffsetPart
 from millstream.spark.group.options import GroupRead
 from millstream.spark.group.planner import GroupPlanner
 from millstream.spark.group.reader import read_part
@@ -31,7 +31,7 @@ GROUP_META = {**META, "delivery_count": pa.int32(), "idle_ms": pa.int64(), "cons
 class GroupPartition(InputPartition):
     """A part of a batch as Spark hands it to an executor."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: OffsetPart) -> None:
         self.part = part
 
 

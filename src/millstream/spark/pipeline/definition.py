@@ -31,7 +31,7 @@ from millstream.spark.pipeline.steps import Require, Rows, Sql
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millstream.spark.pipeline.run import Backfilled, Result, Running
+    from millstream.spark.pipeline.run import Backfilled, Result, RunningPipeline
 
 __all__ = [
     "Format",
@@ -148,7 +148,7 @@ class Pipeline:
         once: bool = False,
         url: str | None = None,
         master: str | None = None,
-    ) -> Running:
+    ) -> RunningPipeline:
         """Start it and come back: what comes back has `stop()`, `wait()` and the query."""
         from millstream.spark.pipeline.run import started
 

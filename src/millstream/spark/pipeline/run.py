@@ -101,7 +101,7 @@ def named(frame: DataFrame, meta: Mapping[str, str]) -> DataFrame:
 # Running
 
 
-class Running:
+class RunningPipeline:
     """A pipeline that has been started."""
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession, *, once: bool) -> None:
@@ -215,9 +215,9 @@ def _signals(asked: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def started(pipeline: Pipeline, spark: SparkSession | None, *, once: bool, master: str | None) -> Running:
+def started(pipeline: Pipeline, spark: SparkSession | None, *, once: bool, master: str | None) -> RunningPipeline:
     """Start a pipeline."""
-    return Running(pipeline, _session(pipeline, spark, master), once=once)
+    return RunningPipeline(pipeline, _session(pipeline, spark, master), once=once)
 
 
 def _session(pipeline: Pipeline, spark: SparkSession | None, master: str | None) -> SparkSession:

@@ -16,7 +16,7 @@ from typing import Any
 from millstream.errors import ConfigError
 from millstream.spark.ids import first_of, ms_of, parse_id
 from millstream.spark.range.splits import Window
-from millstream.spark.wire.metadata import State
+from millstream.spark.wire.metadata import StreamState
 
 _DIGITS = 13
 LOWEST, HIGHEST = first_of(10 ** (_DIGITS - 1)), first_of(10**_DIGITS)
@@ -26,7 +26,7 @@ EVERYTHING = Window()
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class IdComparison:
     """One filter: a column, one of = > >= < <= in, and what it is compared with."""
 
     column: str
@@ -41,12 +41,12 @@ class Narrowed:
     always: Window = EVERYTHING
     regular: Window = EVERYTHING
 
-    def of(self, state: State) -> Window:
+    def of(self, state: StreamState) -> Window:
         is_regular = state.first is not None and state.first >= LOWEST and state.generated < HIGHEST
         return both(self.always, self.regular) if is_regular else self.always
 
 
-def narrow(comparisons: Iterable[Comparison]) -> Narrowed:
+def narrow(comparisons: Iterable[IdComparison]) -> Narrowed:
     """What these filters allow."""
     found = Narrowed()
     for each in comparisons:
@@ -69,13 +69,13 @@ def both(one: Window, other: Window) -> Window:
     return Window(streams, max(one.low, other.low), min(highs) if highs else None)
 
 
-def _streams(each: Comparison) -> Window:
+def _streams(each: IdComparison) -> Window:
     if each.operator == "=":
         return Window(frozenset([each.value]))
     return Window(frozenset(each.value)) if each.operator == "in" else Window()
 
 
-def _times(each: Comparison) -> Window:
+def _times(each: IdComparison) -> Window:
     if not isinstance(each.value, datetime):
         return Window()
     moment = each.value if each.value.tzinfo else each.value.replace(tzinfo=UTC)
@@ -93,7 +93,7 @@ def _window(operator: str, ms: int) -> Window:
     return Window(low=low, high=high) if operator == "=" else Window()
 
 
-def _ids(each: Comparison) -> tuple[Window, Window]:
+def _ids(each: IdComparison) -> tuple[Window, Window]:
     try:
         ids = [parse_id(text) for text in (each.value if each.operator == "in" else [each.value])]
     except (ConfigError, AttributeError, TypeError):

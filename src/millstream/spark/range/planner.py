@@ -33,11 +33,11 @@ from millstream.spark.range.splits import (
     parts_of,
     shares,
 )
-from millstream.spark.wire.metadata import Server, State
+from millstream.spark.wire.metadata import StreamMetadata, StreamState
 
 log = logging.getLogger(__name__)
 
-States = Mapping[str, State | None]
+States = Mapping[str, StreamState | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RangePlanner:
 
     def __init__(self, options: Read) -> None:
         self._options = options
-        self._server = Server(options.connection)
+        self._server = StreamMetadata(options.connection)
         self._names: list[str] = []
         self._looked_at: float | None = None
         self._target: dict[str, Position] | None = None  # of Trigger.AvailableNow
@@ -178,7 +178,14 @@ class RangePlanner:
         return found
 
     def _position(
-        self, stream: str, start: Position, state: State, share: int | None, size: int | None, every: int, parts: int
+        self,
+        stream: str,
+        start: Position,
+        state: StreamState,
+        share: int | None,
+        size: int | None,
+        every: int,
+        parts: int,
     ) -> Position:
         upto = self._end(stream, state)
         if share is None and size is None:
@@ -201,13 +208,13 @@ class RangePlanner:
         total = int(start.figures.get("lost", 0)) + lost
         return {"rows": rows, **lag_of(Offset(positions), states), "lost": total}
 
-    def _missed(self, stream: str, start: Offset, state: State | None) -> Missed:
+    def _missed(self, stream: str, start: Offset, state: StreamState | None) -> Missed:
         position = start.streams.get(stream)
         if position is None:  # a stream of the pattern that is new
             return Missed(first_position(EARLIEST, state))
         return after_loss(stream, position, state, fail=self._options.fail_on_loss)
 
-    def _waiting(self, stream: str, position: Position, state: State | None) -> int:
+    def _waiting(self, stream: str, position: Position, state: StreamState | None) -> int:
         """Entries that the next batch could have of a stream."""
         rows = available(position, state)
         if self._target is None or not rows:
@@ -219,7 +226,7 @@ class RangePlanner:
             return rows
         return min(rows, max(1, target.added - position.added))
 
-    def _end(self, stream: str, state: State) -> Position:
+    def _end(self, stream: str, state: StreamState) -> Position:
         if self._target is not None and self._target[stream].id < state.generated:
             return self._target[stream]
         return Position(state.generated, state.added)
@@ -237,7 +244,7 @@ class RangePlanner:
         self._waiting_since = None
         return False
 
-    def _state(self, stream: str) -> State | None:
+    def _state(self, stream: str) -> StreamState | None:
         state = self._server.state(stream)
         if state is None and self._options.fail_on_missing and stream in self._options.choice.names:
             reached = self._reached.streams.get(stream)

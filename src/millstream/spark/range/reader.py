@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from millstream.errors import BackendError, Unavailable
 from millstream.spark.ids import parse_id, text_of
-from millstream.spark.options import Connection
+from millstream.spark.options import ConnectionOptions
 from millstream.spark.runtime.errors import EntriesLost, Patience
 from millstream.spark.wire.resp_arrow import Entries
 from millstream.spark.wire.socket import Address, Wire, open_for, packed
@@ -37,7 +37,7 @@ class Span:
     address: Address | None = None  # where the stream was then
 
 
-def read_span(connection: Connection, span: Span, fetch: int, *, fail_on_loss: bool) -> Iterator[Entries]:
+def read_span(connection: ConnectionOptions, span: Span, fetch: int, *, fail_on_loss: bool) -> Iterator[Entries]:
     """The span's entries in order. Each Entries is valid until the next is asked for."""
     reader = _SpanReader(connection, span, fetch)
     try:
@@ -52,7 +52,7 @@ def read_span(connection: Connection, span: Span, fetch: int, *, fail_on_loss: b
 
 
 class _SpanReader:
-    def __init__(self, connection: Connection, span: Span, fetch: int) -> None:
+    def __init__(self, connection: ConnectionOptions, span: Span, fetch: int) -> None:
         self._connection = connection
         self._span = span
         self._fetch = fetch

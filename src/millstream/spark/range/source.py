@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from millstream.errors import ConfigError
 from millstream.spark.group.options import GROUP_SCHEMA, has_group, parse_group_read
 from millstream.spark.options import LATEST, Read, parse_read, parse_table
-from millstream.spark.range.filters import Comparison, Narrowed, narrow
+from millstream.spark.range.filters import IdComparison, Narrowed, narrow
 from millstream.spark.range.planner import Limits, RangePlanner
 from millstream.spark.range.reader import Span, read_span
 from millstream.spark.range.splits import batch_spans, missing
@@ -49,7 +49,7 @@ from millstream.spark.runtime.compat import (
 )
 from millstream.spark.runtime.errors import plainly
 from millstream.spark.runtime.tasks import begin
-from millstream.spark.wire.metadata import Server
+from millstream.spark.wire.metadata import StreamMetadata
 from millstream.spark.wire.rows import RowBuilder, columns_of
 
 __all__ = ["MillstreamSource", "RowReader", "SpanPartition", "arrow_schema", "field_names"]
@@ -190,13 +190,13 @@ class EntryReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with plainly():
-            server = Server(self._options.connection)
+            server = StreamMetadata(self._options.connection)
             try:
                 return [SpanPartition(server.placed(span)) for span in self._spans(server)]
             finally:
                 server.close()
 
-    def _spans(self, server: Server) -> list[Span]:
+    def _spans(self, server: StreamMetadata) -> list[Span]:
         options, found = self._options, []
         for stream in server.find(options.choice):
             state = server.state(stream)
@@ -329,9 +329,9 @@ def field_names(schema: StructType) -> Mapping[str, str]:
     return {field.name: field.metadata["field"] for field in schema.fields if "field" in (field.metadata or {})}
 
 
-def comparisons(filters: Sequence[Filter]) -> Iterator[Comparison]:
+def comparisons(filters: Sequence[Filter]) -> Iterator[IdComparison]:
     """Spark's filters in our words; those that say nothing about what we can narrow are left out."""
     for each in filters:
         operator = _OPERATORS.get(type(each))
         if operator is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]
-            yield Comparison(each.attribute[0], operator, each.value)  # type: ignore[attr-defined]
+            yield IdComparison(each.attribute[0], operator, each.value)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from millstream.spark.options import EARLIEST, LATEST, Bounds
 from millstream.spark.range.offsets import Cut, Offset, Position
 from millstream.spark.range.reader import Span
 from millstream.spark.runtime.errors import EntriesLost
-from millstream.spark.wire.metadata import State
+from millstream.spark.wire.metadata import StreamState
 
 ROWS_A_PARTITION = 40_000  # fewer are not worth another task
 
@@ -32,7 +32,7 @@ class Missed:
     is_reset: bool = False
 
 
-def first_position(bound: str | int, state: State | None) -> Position:
+def first_position(bound: str | int, state: StreamState | None) -> Position:
     """Where to begin, by the option and what the stream holds now."""
     if state is None:
         return Position(0, 0)
@@ -45,7 +45,7 @@ def first_position(bound: str | int, state: State | None) -> Position:
     return Position(bound - 1, state.added if bound > state.generated else None)
 
 
-def after_loss(stream: str, position: Position, state: State | None, *, fail: bool) -> Missed:
+def after_loss(stream: str, position: Position, state: StreamState | None, *, fail: bool) -> Missed:
     """Whether entries behind the position are gone. `fail`: then raise EntriesLost, else count them."""
     where = f"behind {text_of(position.id)}"
     if state is None:
@@ -66,7 +66,7 @@ def after_loss(stream: str, position: Position, state: State | None, *, fail: bo
     return Missed(Position(position.id, added), lost)
 
 
-def count_lost(position: Position, state: State) -> int:
+def count_lost(position: Position, state: StreamState) -> int:
     """Entries behind the position that are gone."""
     if position.added is None or state.added is None:
         return 0
@@ -75,7 +75,7 @@ def count_lost(position: Position, state: State) -> int:
     return max(0, state.added - position.added - state.length)
 
 
-def available(position: Position, state: State | None) -> int:
+def available(position: Position, state: StreamState | None) -> int:
     """Entries behind a position; more than there are if some in the middle were deleted, or if nobody counts."""
     if state is None or state.last is None or state.last <= position.id:
         return 0
@@ -120,7 +120,7 @@ def interpolated(after: int, upto: int, first: int | None, parts: int) -> tuple[
     return tuple(Cut(place) for place in dict.fromkeys(places))
 
 
-def drained(start: Position, state: State, upto: Position, parts: int) -> Position:
+def drained(start: Position, state: StreamState, upto: Position, parts: int) -> Position:
     """The position at the end of everything up to `upto`, without a look at the entries."""
     floor = max(start.id, state.first or 0)
     if parts > 1:
@@ -130,7 +130,7 @@ def drained(start: Position, state: State, upto: Position, parts: int) -> Positi
     return Position(upto.id, upto.added, (Cut(upto.id, count),), None if is_counted else floor)
 
 
-def lag_of(offset: Offset, states: Mapping[str, State | None]) -> dict[str, float]:
+def lag_of(offset: Offset, states: Mapping[str, StreamState | None]) -> dict[str, float]:
     """How far behind the streams an offset is: in entries, and in seconds by the times in the ids."""
     entries, seconds = 0, 0.0
     for stream, state in states.items():
@@ -153,7 +153,7 @@ class Window:
 
 
 def batch_spans(
-    states: Mapping[str, State], starting: Bounds, ending: Bounds, window: Window, least: int | None
+    states: Mapping[str, StreamState], starting: Bounds, ending: Bounds, window: Window, least: int | None
 ) -> list[Span]:
     """A batch read of everything between two bounds, both fixed now."""
     ranges = {}
@@ -172,14 +172,14 @@ def batch_spans(
     ]
 
 
-def _range(state: State, start: str | int, end: str | int, window: Window) -> tuple[int, int]:
+def _range(state: StreamState, start: str | int, end: str | int, window: Window) -> tuple[int, int]:
     after = {EARLIEST: 0, LATEST: state.generated}[start] if isinstance(start, str) else start - 1
     upto = {EARLIEST: 0, LATEST: state.generated}[end] if isinstance(end, str) else min(end - 1, state.generated)
     high = state.generated if window.high is None else window.high - 1
     return max(after, window.low - 1, 0), min(upto, high)
 
 
-def _share(state: State, after: int, upto: int) -> int:
+def _share(state: StreamState, after: int, upto: int) -> int:
     """About how many entries are in a range."""
     first, last = state.first or 0, state.last or 0
     low, high = max(after, first - 1), min(upto, last)
@@ -188,7 +188,7 @@ def _share(state: State, after: int, upto: int) -> int:
     return max(1, state.length * (high - low) // max(1, last - first + 1))
 
 
-def _split(stream: str, state: State, after: int, upto: int, parts: int) -> list[Span]:
+def _split(stream: str, state: StreamState, after: int, upto: int, parts: int) -> list[Span]:
     found = []
     floor = max(after, state.first or 0)
     for cut in interpolated(after, min(upto, max(state.last or 0, after)), state.first, parts):

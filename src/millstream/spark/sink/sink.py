@@ -38,7 +38,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Sink:
+class AppendSink:
     """What a task needs to write."""
 
     options: Write
@@ -68,7 +68,7 @@ class Sink:
 class EntryWriter(DataSourceArrowWriter):
     """A batch write: a task that is run again writes nothing twice."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: AppendSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -96,7 +96,7 @@ class EntryWriter(DataSourceArrowWriter):
 class EntryStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write: a micro-batch that is run again lands once."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: AppendSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -134,8 +134,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> EntryStream
     return EntryStreamWriter(make_sink(options, schema))
 
 
-def make_sink(options: Mapping[str, str], schema: StructType) -> Sink:
+def make_sink(options: Mapping[str, str], schema: StructType) -> AppendSink:
     """What tasks need, checked."""
     write = parse_write(options)
     layout = layout_of(arrow_schema(schema), write.stream is not None)
-    return Sink(write, layout, uuid.uuid4().hex)
+    return AppendSink(write, layout, uuid.uuid4().hex)

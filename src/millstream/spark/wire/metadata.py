@@ -13,7 +13,7 @@ import numpy as np
 
 from millstream.errors import ServerReplied
 from millstream.spark.ids import parse_id
-from millstream.spark.options import Choice, Connection
+from millstream.spark.options import Choice, ConnectionOptions
 from millstream.spark.range.offsets import Cut
 from millstream.spark.range.reader import Span, read_span
 from millstream.spark.runtime.errors import patiently
@@ -26,7 +26,7 @@ SCAN_COUNT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StreamState:
     """A stream as it was a moment ago."""
 
     length: int
@@ -45,10 +45,10 @@ class Walk:
     rows: int
 
 
-class Server:
+class StreamMetadata:
     """The server of a query. Threads may share it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._backend: Backend | None = None
 
@@ -77,7 +77,7 @@ class Server:
         for name in self.backend.scan("MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", "stream"):
             yield name.decode("utf-8", "surrogateescape")
 
-    def state(self, stream: str) -> State | None:
+    def state(self, stream: str) -> StreamState | None:
         """What a stream holds; None if there is none of that name."""
         try:
             found = self.ask("XINFO", "STREAM", stream, key=stream)
@@ -125,11 +125,11 @@ class Server:
             self._backend = None
 
 
-def read_state(found: list[Any]) -> State:
+def read_state(found: list[Any]) -> StreamState:
     """XINFO STREAM's reply."""
     values = dict(zip(found[::2], found[1::2], strict=True))
     first, last = values.get(b"first-entry"), values.get(b"last-entry")
-    return State(
+    return StreamState(
         length=values[b"length"],
         first=parse_id(first[0]) if first else None,
         last=parse_id(last[0]) if last else None,

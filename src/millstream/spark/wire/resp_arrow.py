@@ -59,7 +59,7 @@ class Entries(Protocol):
         """All fields, flat: where each entry's start and end in it, names, values."""
 
 
-class State(Enum):
+class ParserState(Enum):
     """What became of an attempt to parse."""
 
     INCOMPLETE = "more bytes are needed"
@@ -222,14 +222,14 @@ class _Tokens:
         self.counts = counts  # fields of each entry
 
 
-def find_tokens(data: Bytes, start: int, expected: int) -> _Tokens | State:
+def find_tokens(data: Bytes, start: int, expected: int) -> _Tokens | ParserState:
     """The tokens of the entries that begin at `start`, if they are `expected` whole entries and end with the data."""
     end = len(data)
     if end < start + 2 or data[end - 2] != CR or data[end - 1] != LF:
-        return State.INCOMPLETE
+        return ParserState.INCOMPLETE
     places, headers = _candidates(data, start)
     if not len(places) or places[0] != start:
-        return State.IRREGULAR
+        return ParserState.IRREGULAR
     said = _numbers_before(data, headers, headers - places - 1)
     sizes = np.append(places[1:], end) - headers - 4
     is_list = data[places] == STAR
@@ -237,7 +237,7 @@ def find_tokens(data: Bytes, start: int, expected: int) -> _Tokens | State:
     if len(wrong):  # all before it are right, so that its header can be believed
         first = int(wrong[0])
         is_cut = not is_list[first] and int(headers[first] + said[first]) + 4 > end
-        return State.INCOMPLETE if is_cut else State.IRREGULAR
+        return ParserState.INCOMPLETE if is_cut else ParserState.IRREGULAR
     tokens = _Tokens(places, headers + 2, sizes, *_entries(np.flatnonzero(is_list), len(places)))
     return _structured(tokens, said, expected)
 
@@ -248,17 +248,17 @@ def _entries(lists: Ints, total: int) -> tuple[Ints, Ints]:
     return entries, np.diff(entries, append=total) - 3
 
 
-def _structured(tokens: _Tokens, said: Ints, expected: int) -> _Tokens | State:
+def _structured(tokens: _Tokens, said: Ints, expected: int) -> _Tokens | ParserState:
     """The tokens, if they are so many entries and each has as many words as its header says."""
     entries, words = tokens.entries, tokens.counts
     if len(entries) < expected or (len(words) and int(entries[-1]) + 2 >= len(said)):
-        return State.INCOMPLETE
+        return ParserState.INCOMPLETE
     wanted = said[entries + 2]
     if words[-1] < wanted[-1]:
-        return State.INCOMPLETE
+        return ParserState.INCOMPLETE
     is_sound = len(entries) == expected and bool((words == wanted).all()) and bool((said[entries] == 2).all())
     if not is_sound or bool((words % 2 == 1).any()):
-        return State.IRREGULAR
+        return ParserState.IRREGULAR
     tokens.sizes[entries] = tokens.sizes[entries + 2] = 0
     tokens.counts = words // 2
     return tokens
@@ -381,7 +381,7 @@ class EntriesReader:
         found = find_tokens(data, start, count)
         if isinstance(found, _Tokens):
             return self._done(TokenEntries(data, self._filled, found))
-        if found is State.IRREGULAR:
+        if found is ParserState.IRREGULAR:
             self._listing, self._fed = hiredis.Reader(), 0
             return self._take_listed()
         return None

@@ -19,9 +19,9 @@ from typing import Any
 
 import hiredis
 
-from millstream.client.urls import Place, hide_password, parse_url
+from millstream.client.urls import ServerUrl, hide_password, parse_url
 from millstream.errors import CommandError, ConfigError, ServerReplied, Unavailable
-from millstream.spark.options import Connection
+from millstream.spark.options import ConnectionOptions
 from millstream.spark.wire.resp_arrow import Entries, EntriesReader
 
 Word = bytes | str | int
@@ -40,7 +40,7 @@ class Address:
         return f"{self.host}:{self.port}" if self.port else self.host
 
 
-def first_address(place: Place, timeout_s: float) -> Address:
+def first_address(place: ServerUrl, timeout_s: float) -> Address:
     """Where to begin: the only server, the first node of a cluster, or the primary that the sentinels name."""
     if place.scheme == "unix":
         return Address(place.path, 0)
@@ -49,7 +49,7 @@ def first_address(place: Place, timeout_s: float) -> Address:
     return Address(*place.hosts[0])
 
 
-def _told_by_sentinels(place: Place, timeout_s: float) -> Address:
+def _told_by_sentinels(place: ServerUrl, timeout_s: float) -> Address:
     from redis import RedisError
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -67,7 +67,7 @@ def _told_by_sentinels(place: Place, timeout_s: float) -> Address:
 class Wire:
     """One connection. Not shared between threads."""
 
-    def __init__(self, connection: Connection, address: Address | None = None) -> None:
+    def __init__(self, connection: ConnectionOptions, address: Address | None = None) -> None:
         self._connection = connection
         self._place = parse_url(connection.url)
         self.address = address or first_address(self._place, connection.timeout_s)
@@ -210,7 +210,7 @@ class Wire:
         return Unavailable(f"{hide_password(self._connection.url)} ({self.address}): {reason}")
 
 
-def _database(place: Place) -> str:
+def _database(place: ServerUrl) -> str:
     if place.is_cluster:
         return ""
     text = place.options.get("db") or ("" if place.scheme == "unix" else place.path.strip("/"))
@@ -236,7 +236,7 @@ def moved_to(error: ServerReplied, before: Address) -> Address | None:
     return Address(host or before.host, int(port))
 
 
-def open_for(connection: Connection, key: str, hint: Address | None = None) -> Wire:
+def open_for(connection: ConnectionOptions, key: str, hint: Address | None = None) -> Wire:
     """A connection to the server that has this key; `hint` is where it was."""
     wire = _begin(connection, hint)
     for _ in range(MOST_HOPS):
@@ -253,7 +253,7 @@ def open_for(connection: Connection, key: str, hint: Address | None = None) -> W
     raise Unavailable(f"{hide_password(connection.url)}: no node of the cluster says that it has {key!r}")
 
 
-def _begin(connection: Connection, hint: Address | None) -> Wire:
+def _begin(connection: ConnectionOptions, hint: Address | None) -> Wire:
     """A connection to where a key was, or else to any node of the cluster that the URL names."""
     place = parse_url(connection.url)
     if not place.is_cluster:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Patience:
+class ConnectPatience:
     """How often and for how long a server that is not there is asked again."""
 
     settings: Settings

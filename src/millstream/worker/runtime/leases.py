@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldDelivery:
     """A delivery in our hands."""
 
     delivery: Delivery
@@ -43,8 +43,8 @@ class LeaseKeeper:
         self,
         consumer: Consumer,
         *,
-        on_lost: Callable[[Held], None] | None = None,
-        on_timeout: Callable[[Held], None] | None = None,
+        on_lost: Callable[[HeldDelivery], None] | None = None,
+        on_timeout: Callable[[HeldDelivery], None] | None = None,
         maintains: bool = True,
         heart: Heart | None = None,
         threads: Threads = SYSTEM,
@@ -54,7 +54,9 @@ class LeaseKeeper:
         self._on_timeout = on_timeout
         self._maintains = maintains
         self._heart = heart  # a process that renews too
-        self._held: dict[tuple[bytes, int], Held] = {}  # by id and number: after a loss we may get the same entry again
+        self._held: dict[
+            tuple[bytes, int], HeldDelivery
+        ] = {}  # by id and number: after a loss we may get the same entry again
         self._lock = threading.Lock()
         self._threads = threads
         self._wake = threads.Event()
@@ -64,16 +66,16 @@ class LeaseKeeper:
 
     # Who holds what
 
-    def hold(self, delivery: Delivery, lease: Lease | None = None) -> Held:
+    def hold(self, delivery: Delivery, lease: Lease | None = None) -> HeldDelivery:
         """Keep a delivery ours from now on."""
-        held = Held(delivery, lease or Lease())
+        held = HeldDelivery(delivery, lease or Lease())
         with self._lock:
             self._held[delivery.id, delivery.number] = held
         if self._heart is not None:
             self._heart.hold(delivery, None)
         return held
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: HeldDelivery) -> None:
         """It is settled: renew it no longer."""
         with self._lock:
             if self._held.get((held.delivery.id, held.delivery.number)) is held:
@@ -81,7 +83,7 @@ class LeaseKeeper:
         if self._heart is not None:
             self._heart.drop(held.delivery)
 
-    def set_deadline(self, held: Held, seconds: float | None) -> None:
+    def set_deadline(self, held: HeldDelivery, seconds: float | None) -> None:
         """Its handler must answer within this time."""
         held.deadline_ms = None if seconds is None else self._consumer.watch_ms() + round(seconds * 1000)
         if seconds is not None:
@@ -98,7 +100,7 @@ class LeaseKeeper:
             if self._heart is not None:
                 self._heart.hold(delivery, (held.deadline_ms - self._consumer.watch_ms()) / 1000)
 
-    def snapshot(self) -> list[Held]:
+    def snapshot(self) -> list[HeldDelivery]:
         with self._lock:
             return list(self._held.values())
 

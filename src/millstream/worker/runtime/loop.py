@@ -35,9 +35,9 @@ from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPay
 from millstream.worker.handlers import Middleware, Registered
 from millstream.worker.message import Context, Message
 from millstream.worker.runtime.breaker import FloodBreaker
-from millstream.worker.runtime.connect_retry import Patience
+from millstream.worker.runtime.connect_retry import ConnectPatience
 from millstream.worker.runtime.lease_process import Heart
-from millstream.worker.runtime.leases import Held, LeaseKeeper
+from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
 from millstream.worker.runtime.listener import ExpiryListener
 from millstream.worker.runtime.pool import ThreadPool
 from millstream.worker.runtime.threads import SYSTEM, ThreadLike, Threads
@@ -49,10 +49,10 @@ AGAIN_FIRST_S, AGAIN_CAP_S = 0.2, 10.0  # for settlements that the server refuse
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningHandler:
     """A delivery and its handler."""
 
-    held: Held
+    held: HeldDelivery
     message: Message[Any]
     started: float = 0.0
     thread: int | None = None  # of a blocking handler
@@ -72,7 +72,7 @@ class Running:
 
 @dataclass(slots=True)
 class _Answer:
-    running: Running
+    running: RunningHandler
     settlement: Settlement
     tries: int = 0
     due: float = 0.0  # not before
@@ -118,7 +118,7 @@ class Worker:
         self._in_hand = 0  # read and not yet answered
         self._answers: queue.SimpleQueue[_Answer | None] = threads.SimpleQueue()
         self._due: list[float] = []  # when retries of ours are, a heap; the settler's
-        self._running: dict[tuple[bytes, int], Running] = {}  # by id and delivery number
+        self._running: dict[tuple[bytes, int], RunningHandler] = {}  # by id and delivery number
 
     # For the outside
 
@@ -137,7 +137,9 @@ class Worker:
 
     def _open(self) -> bool:
         """Connect, twice, and put together what works with it; False if we were stopped before that."""
-        patience = Patience(self._settings, self._urls[0], self._stop, self._settings.connect_wait, self._threads)
+        patience = ConnectPatience(
+            self._settings, self._urls[0], self._stop, self._settings.connect_wait, self._threads
+        )
         while len(self._backends) < 2:
             backend = patience.open(self._open_backend)
             if backend is None:
@@ -254,7 +256,7 @@ class Worker:
     def _take(self, delivery: Delivery) -> None:
         """Hold a delivery and have its handler run."""
         held = self._keeper.hold(delivery)
-        running = Running(held, Message(None, delivery, self._context, held.lease))
+        running = RunningHandler(held, Message(None, delivery, self._context, held.lease))
         running.message._settle = lambda _, settlement: self._answer_early(running, settlement)
         with self._room:
             self._in_hand += 1
@@ -273,7 +275,7 @@ class Worker:
 
     # Handlers
 
-    def _begin(self, running: Running) -> bool:
+    def _begin(self, running: RunningHandler) -> bool:
         """Whether the handler may start: not if the delivery was released or lost while it waited for a thread."""
         with running.lock:
             if running.is_over:
@@ -284,7 +286,7 @@ class Worker:
         self._keeper.set_deadline(running.held, self._handler.timeout_s)
         return True
 
-    def _run_blocking(self, running: Running) -> None:
+    def _run_blocking(self, running: RunningHandler) -> None:
         if not self._begin(running):
             return
         failure: BaseException | None = None
@@ -296,7 +298,7 @@ class Worker:
             failure = RuntimeError(f"the handler raised {error!r}")
         self._answer(running, failure)
 
-    async def _run_coroutine(self, running: Running) -> None:
+    async def _run_coroutine(self, running: RunningHandler) -> None:
         if self._semaphore is None:
             self._semaphore = asyncio.Semaphore(self._handler.concurrency)
         async with self._semaphore:
@@ -313,7 +315,7 @@ class Worker:
 
     _semaphore: asyncio.Semaphore | None = None
 
-    def _answer(self, running: Running, failure: BaseException | None) -> None:
+    def _answer(self, running: RunningHandler, failure: BaseException | None) -> None:
         recorder = self.consumer.recorder
         recorder.processing_end(running.message.id)
         recorder.handled("failed" if failure else "done", self._threads.monotonic() - running.started)
@@ -324,14 +326,14 @@ class Worker:
         settlement = running.message.whole(self._policy.settle(running.message.attempt, failure))
         self._answers.put(_Answer(running, settlement))
 
-    def _answer_early(self, running: Running, settlement: Settlement) -> None:
+    def _answer_early(self, running: RunningHandler, settlement: Settlement) -> None:
         """The handler settled the message by itself; LeaseLost if we know already that it is too late."""
         if running.finish():
             self._answers.put(_Answer(running, settlement))
         elif running.held.lease.is_lost:
             raise LeaseLost(running.message.stream, running.message.id)
 
-    def _on_timeout(self, held: Held) -> None:
+    def _on_timeout(self, held: HeldDelivery) -> None:
         """A handler is late: its delivery counts as failed, and its thread is given up."""
         running = self._running.get((held.delivery.id, held.delivery.number))
         if running is None or not running.finish():
@@ -346,7 +348,7 @@ class Worker:
             self._pool.replace(running.thread)
         self._answers.put(_Answer(running, self._policy.settle(running.message.attempt, failure)))
 
-    def _on_lost(self, held: Held) -> None:
+    def _on_lost(self, held: HeldDelivery) -> None:
         """Somebody else has it: the handler's answer will not count."""
         running = self._running.get((held.delivery.id, held.delivery.number))
         if running is None or not running.finish():
@@ -355,7 +357,7 @@ class Worker:
             running.task.cancel()
         self._drop(running)
 
-    def _drop(self, running: Running) -> None:
+    def _drop(self, running: RunningHandler) -> None:
         """Forget a delivery; the second time does nothing."""
         self._keeper.let_go(running.held)
         delivery = running.held.delivery

@@ -6,11 +6,11 @@ from collections.abc import Sized
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.text.args import I64_MAX, as_integer, integer
 
 
-def changed(call: Call, key: bytes, kind: str, event: bytes, argv: list[bytes], changes: int = 1) -> None:
+def changed(call: CommandContext, key: bytes, kind: str, event: bytes, argv: list[bytes], changes: int = 1) -> None:
     """Report that a command modified a key; it is logged as `argv` unless nothing came of it (LTRIM)."""
     call.touch(key)
     call.event(kind, event, key)
@@ -19,14 +19,14 @@ def changed(call: Call, key: bytes, kind: str, event: bytes, argv: list[bytes], 
     call.dirty += changes
 
 
-def drop_if_empty(call: Call, key: bytes, value: Sized) -> None:
+def drop_if_empty(call: CommandContext, key: bytes, value: Sized) -> None:
     """A hash, list, set or sorted set does not outlive its last element."""
     if not len(value):
         call.remove(key)
         call.event("g", b"del", key)
 
 
-def delete(call: Call, key: bytes, logged_as: tuple[bytes, ...]) -> None:
+def delete(call: CommandContext, key: bytes, logged_as: tuple[bytes, ...]) -> None:
     """Remove a key that is there: one change, a `del` event, and the command that replays it."""
     call.remove(key)
     call.touch(key)
@@ -70,7 +70,7 @@ def time_given(amount: bytes, command: str) -> int:
     return value
 
 
-def deadline(call: Call, unit: bytes, value: int, command: str) -> int:
+def deadline(call: CommandContext, unit: bytes, value: int, command: str) -> int:
     """When an expiry option falls due, in Unix ms: EX and PX count from now, EXAT and PXAT are absolute."""
     scale = 1000 if unit in (b"EX", b"EXAT") else 1
     base_ms = call.now_ms if unit in (b"EX", b"PX") else 0
@@ -79,7 +79,7 @@ def deadline(call: Call, unit: bytes, value: int, command: str) -> int:
     return value * scale + base_ms
 
 
-def expire_at(call: Call, key: bytes, at_ms: int, *options: bytes) -> None:
+def expire_at(call: CommandContext, key: bytes, at_ms: int, *options: bytes) -> None:
     """Let a key that is there expire; a time that is past deletes it at once (not during replay: see is_due)."""
     if at_ms <= call.now_ms and not call.trusted:
         delete(call, key, (b"DEL", key))
@@ -88,7 +88,7 @@ def expire_at(call: Call, key: bytes, at_ms: int, *options: bytes) -> None:
     changed(call, key, "g", b"expire", [b"PEXPIREAT", key, b"%d" % at_ms, *options])
 
 
-def persist_key(call: Call, key: bytes) -> bool:
+def persist_key(call: CommandContext, key: bytes) -> bool:
     """Remove a key's expiry; whether it had one."""
     if call.db.expires.pop(key, None) is None:
         return False

@@ -14,7 +14,7 @@ from millstream.engine import faults
 from millstream.engine.commands.plain.common import expire_at, integer_between, persist_key
 from millstream.engine.faults import fault
 from millstream.engine.keys.keyorder import KeyOrder
-from millstream.engine.keys.keyspace import Call, Database
+from millstream.engine.keys.keyspace import CommandContext, Database
 from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
 from millstream.engine.outcome import OK, Reply, Simple
 from millstream.engine.table import Registry
@@ -36,7 +36,7 @@ def type_of(value: object) -> bytes:
 # Being there
 
 
-def _delete_all(call: Call, argv: list[bytes]) -> int:
+def _delete_all(call: CommandContext, argv: list[bytes]) -> int:
     """Delete the keys there are; how many it were."""
     removed = 0
     for key in argv[1:]:
@@ -61,7 +61,7 @@ def _delete_all(call: Call, argv: list[bytes]) -> int:
     since="1.0.0",
     summary="Deletes keys; answers how many of them there were.",
 )
-def del_(call: Call, argv: list[bytes]) -> Reply:
+def del_(call: CommandContext, argv: list[bytes]) -> Reply:
     """DEL key [key ...]"""
     return _delete_all(call, argv)
 
@@ -75,7 +75,7 @@ def del_(call: Call, argv: list[bytes]) -> Reply:
     since="4.0.0",
     summary="Deletes keys as DEL does; Redis frees their memory later, here nothing is left to free.",
 )
-def unlink(call: Call, argv: list[bytes]) -> Reply:
+def unlink(call: CommandContext, argv: list[bytes]) -> Reply:
     """UNLINK key [key ...]"""
     return _delete_all(call, argv)
 
@@ -89,7 +89,7 @@ def unlink(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Counts which of the keys exist, a key named twice twice.",
 )
-def exists(call: Call, argv: list[bytes]) -> Reply:
+def exists(call: CommandContext, argv: list[bytes]) -> Reply:
     """EXISTS key [key ...]"""
     return sum(_peek_to_read(call, key) is not None for key in argv[1:])
 
@@ -103,7 +103,7 @@ def exists(call: Call, argv: list[bytes]) -> Reply:
     since="3.2.1",
     summary="Counts which of the keys exist and notes that they were used.",
 )
-def touch(call: Call, argv: list[bytes]) -> Reply:
+def touch(call: CommandContext, argv: list[bytes]) -> Reply:
     """TOUCH key [key ...]"""
     return sum(call.lookup_to_read(key) is not None for key in argv[1:])
 
@@ -117,13 +117,13 @@ def touch(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Names the type of the value a key holds.",
 )
-def type_(call: Call, argv: list[bytes]) -> Reply:
+def type_(call: CommandContext, argv: list[bytes]) -> Reply:
     """TYPE key"""
     value = _peek_to_read(call, argv[1])
     return Simple(b"none" if value is None else type_of(value))
 
 
-def _peek_to_read(call: Call, key: bytes) -> object | None:
+def _peek_to_read(call: CommandContext, key: bytes) -> object | None:
     """A read that is no access but can miss."""
     value = call.peek(key)
     if value is None:
@@ -158,7 +158,7 @@ def _may_expire(options: frozenset[bytes], old_ms: int | None, at_ms: int) -> bo
     return not ((b"GT" in options and at_ms <= old_ms) or (b"LT" in options and at_ms >= old_ms))
 
 
-def _expire(call: Call, argv: list[bytes], *, scale: int, base_ms: int) -> int:
+def _expire(call: CommandContext, argv: list[bytes], *, scale: int, base_ms: int) -> int:
     """Set a key's expiry to a time of so many ms a unit, counted from the base."""
     name = argv[0].decode().lower()
     options = _expire_options(argv[3:])
@@ -182,7 +182,7 @@ def _expire(call: Call, argv: list[bytes], *, scale: int, base_ms: int) -> int:
     since="1.0.0",
     summary="Lets a key expire after some seconds.",
 )
-def expire(call: Call, argv: list[bytes]) -> Reply:
+def expire(call: CommandContext, argv: list[bytes]) -> Reply:
     """EXPIRE key seconds [NX | XX | GT | LT]"""
     return _expire(call, argv, scale=1000, base_ms=call.now_ms)
 
@@ -196,7 +196,7 @@ def expire(call: Call, argv: list[bytes]) -> Reply:
     since="2.6.0",
     summary="Lets a key expire after some milliseconds.",
 )
-def pexpire(call: Call, argv: list[bytes]) -> Reply:
+def pexpire(call: CommandContext, argv: list[bytes]) -> Reply:
     """PEXPIRE key milliseconds [NX | XX | GT | LT]"""
     return _expire(call, argv, scale=1, base_ms=call.now_ms)
 
@@ -210,7 +210,7 @@ def pexpire(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Lets a key expire at a Unix time in seconds.",
 )
-def expireat(call: Call, argv: list[bytes]) -> Reply:
+def expireat(call: CommandContext, argv: list[bytes]) -> Reply:
     """EXPIREAT key unix-time-seconds [NX | XX | GT | LT]"""
     return _expire(call, argv, scale=1000, base_ms=0)
 
@@ -224,12 +224,12 @@ def expireat(call: Call, argv: list[bytes]) -> Reply:
     since="2.6.0",
     summary="Lets a key expire at a Unix time in milliseconds.",
 )
-def pexpireat(call: Call, argv: list[bytes]) -> Reply:
+def pexpireat(call: CommandContext, argv: list[bytes]) -> Reply:
     """PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]"""
     return _expire(call, argv, scale=1, base_ms=0)
 
 
-def _deadline_of(call: Call, key: bytes, shown: Callable[[int], int]) -> int:
+def _deadline_of(call: CommandContext, key: bytes, shown: Callable[[int], int]) -> int:
     """A key's expiry shown in some way; -2 if there is no key, -1 if it does not expire."""
     if _peek_to_read(call, key) is None:
         return -2
@@ -246,7 +246,7 @@ def _deadline_of(call: Call, key: bytes, shown: Callable[[int], int]) -> int:
     since="1.0.0",
     summary="Answers the seconds until a key expires, -1 if it does not, -2 if there is none.",
 )
-def ttl(call: Call, argv: list[bytes]) -> Reply:
+def ttl(call: CommandContext, argv: list[bytes]) -> Reply:
     """TTL key"""
     return _deadline_of(call, argv[1], lambda at_ms: (at_ms - call.now_ms + 500) // 1000)
 
@@ -260,7 +260,7 @@ def ttl(call: Call, argv: list[bytes]) -> Reply:
     since="2.6.0",
     summary="Answers the milliseconds until a key expires, -1 if it does not, -2 if there is none.",
 )
-def pttl(call: Call, argv: list[bytes]) -> Reply:
+def pttl(call: CommandContext, argv: list[bytes]) -> Reply:
     """PTTL key"""
     return _deadline_of(call, argv[1], lambda at_ms: at_ms - call.now_ms)
 
@@ -274,7 +274,7 @@ def pttl(call: Call, argv: list[bytes]) -> Reply:
     since="7.0.0",
     summary="Answers the Unix time in seconds at which a key expires, -1 if it does not, -2 if there is none.",
 )
-def expiretime(call: Call, argv: list[bytes]) -> Reply:
+def expiretime(call: CommandContext, argv: list[bytes]) -> Reply:
     """EXPIRETIME key"""
     return _deadline_of(call, argv[1], lambda at_ms: (at_ms + 500) // 1000)
 
@@ -288,7 +288,7 @@ def expiretime(call: Call, argv: list[bytes]) -> Reply:
     since="7.0.0",
     summary="Answers the Unix time in milliseconds at which a key expires, -1 if it does not, -2 if there is none.",
 )
-def pexpiretime(call: Call, argv: list[bytes]) -> Reply:
+def pexpiretime(call: CommandContext, argv: list[bytes]) -> Reply:
     """PEXPIRETIME key"""
     return _deadline_of(call, argv[1], lambda at_ms: at_ms)
 
@@ -302,7 +302,7 @@ def pexpiretime(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.0",
     summary="Removes the expiry of a key.",
 )
-def persist(call: Call, argv: list[bytes]) -> Reply:
+def persist(call: CommandContext, argv: list[bytes]) -> Reply:
     """PERSIST key"""
     return int(call.lookup(argv[1]) is not None and persist_key(call, argv[1]))
 
@@ -318,7 +318,7 @@ def persist(call: Call, argv: list[bytes]) -> Reply:
     extra_categories="@dangerous",
     summary="Answers all keys that fit a glob pattern.",
 )
-def keys(call: Call, argv: list[bytes]) -> Reply:
+def keys(call: CommandContext, argv: list[bytes]) -> Reply:
     """KEYS pattern"""
     db, fits = call.db, matcher(argv[1])
     return [key for key in db.values if fits(key) and not (key in db.expires and call.is_due(key, db))]
@@ -371,7 +371,7 @@ def _scan_options(words: list[bytes]) -> tuple[int, bytes, bytes | None]:
     since="2.8.0",
     summary="Walks through the keys in steps; a key that is there all the time is answered at least once.",
 )
-def scan(call: Call, argv: list[bytes]) -> Reply:
+def scan(call: CommandContext, argv: list[bytes]) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]"""
     cursor = scan_cursor(argv[1])
     count, pattern, kind = _scan_options(argv[2:])
@@ -385,7 +385,7 @@ def scan(call: Call, argv: list[bytes]) -> Reply:
 
 
 @REGISTRY.command("randomkey", 1, "readonly", since="1.0.0", summary="Answers one of the keys, any.")
-def randomkey(call: Call, argv: list[bytes]) -> Reply:
+def randomkey(call: CommandContext, argv: list[bytes]) -> Reply:
     """RANDOMKEY"""
     db = call.db
     while db.values:
@@ -404,7 +404,7 @@ def randomkey(call: Call, argv: list[bytes]) -> Reply:
     extra_categories="@keyspace",
     summary="Counts the keys of the database.",
 )
-def dbsize(call: Call, argv: list[bytes]) -> Reply:
+def dbsize(call: CommandContext, argv: list[bytes]) -> Reply:
     """DBSIZE"""
     return len(call.db.values)
 
@@ -416,7 +416,7 @@ class _Copyable(Protocol):
     def copy(self) -> object: ...
 
 
-def _put(call: Call, key: bytes, value: object, db: Database, source: bytes, source_db: Database) -> None:
+def _put(call: CommandContext, key: bytes, value: object, db: Database, source: bytes, source_db: Database) -> None:
     """Put a value that came from another key in place, with that key's expiry and idempotency records."""
     at_ms = source_db.expires.get(source)
     if key in db.values:
@@ -434,14 +434,14 @@ def _put(call: Call, key: bytes, value: object, db: Database, source: bytes, sou
         db.idempotent.add(key)
 
 
-def _report_overwritten(call: Call, key: bytes, old: object | None, value: object, db: Database) -> None:
+def _report_overwritten(call: CommandContext, key: bytes, old: object | None, value: object, db: Database) -> None:
     if old is not None:
         call.event("o", b"overwritten", key, db)
         if type_of(old) != type_of(value):
             call.event("c", b"type_changed", key, db)
 
 
-def _rename(call: Call, argv: list[bytes], *, only_new: bool) -> bool:
+def _rename(call: CommandContext, argv: list[bytes], *, only_new: bool) -> bool:
     """Give a value another name; whether it was done."""
     source, target = argv[1], argv[2]
     value = call.lookup(source)
@@ -474,7 +474,7 @@ def _rename(call: Call, argv: list[bytes], *, only_new: bool) -> bool:
     since="1.0.0",
     summary="Gives a key another name; what had that name before is gone.",
 )
-def rename(call: Call, argv: list[bytes]) -> Reply:
+def rename(call: CommandContext, argv: list[bytes]) -> Reply:
     """RENAME key newkey"""
     _rename(call, argv, only_new=False)
     return OK
@@ -490,18 +490,18 @@ def rename(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Gives a key another name if no key has it.",
 )
-def renamenx(call: Call, argv: list[bytes]) -> Reply:
+def renamenx(call: CommandContext, argv: list[bytes]) -> Reply:
     """RENAMENX key newkey"""
     return int(_rename(call, argv, only_new=True))
 
 
-def _database(call: Call, index: int) -> Database:
+def _database(call: CommandContext, index: int) -> Database:
     if not 0 <= index < len(call.keyspace.databases):
         raise fault(faults.BAD_DB_INDEX)
     return call.keyspace.databases[index]
 
 
-def _copy_options(call: Call, words: list[bytes]) -> tuple[Database, bool]:
+def _copy_options(call: CommandContext, words: list[bytes]) -> tuple[Database, bool]:
     """DB and REPLACE."""
     db, replace, at = call.db, False, 0
     while at < len(words):
@@ -527,7 +527,7 @@ def _copy_options(call: Call, words: list[bytes]) -> tuple[Database, bool]:
     since="6.2.0",
     summary="Copies a value with its expiry to another key, here or in another database.",
 )
-def copy(call: Call, argv: list[bytes]) -> Reply:
+def copy(call: CommandContext, argv: list[bytes]) -> Reply:
     """COPY source destination [DB destination-db] [REPLACE]"""
     source, target = argv[1], argv[2]
     db, replace = _copy_options(call, argv[3:])
@@ -558,7 +558,7 @@ def copy(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Moves a key to another database unless it has one of that name.",
 )
-def move(call: Call, argv: list[bytes]) -> Reply:
+def move(call: CommandContext, argv: list[bytes]) -> Reply:
     """MOVE key db"""
     key = argv[1]
     db = _database(call, integer_between(argv[2], *_INT))
@@ -586,7 +586,7 @@ def _check_flush(argv: list[bytes]) -> None:
         raise fault(faults.SYNTAX)
 
 
-def _flush(call: Call, db: Database) -> None:
+def _flush(call: CommandContext, db: Database) -> None:
     """Empty a database; whoever watches or waits for one of its keys learns of it."""
     for key in db.values:
         call.touch(key, db)
@@ -608,7 +608,7 @@ def _flush(call: Call, db: Database) -> None:
     extra_categories="@keyspace @dangerous",
     summary="Removes all keys of all databases.",
 )
-def flushall(call: Call, argv: list[bytes]) -> Reply:
+def flushall(call: CommandContext, argv: list[bytes]) -> Reply:
     """FLUSHALL [ASYNC | SYNC]"""
     _check_flush(argv)
     for db in call.keyspace:
@@ -626,7 +626,7 @@ def flushall(call: Call, argv: list[bytes]) -> Reply:
     extra_categories="@keyspace @dangerous",
     summary="Removes all keys of the database.",
 )
-def flushdb(call: Call, argv: list[bytes]) -> Reply:
+def flushdb(call: CommandContext, argv: list[bytes]) -> Reply:
     """FLUSHDB [ASYNC | SYNC]"""
     _check_flush(argv)
     _flush(call, call.db)
@@ -643,7 +643,7 @@ def flushdb(call: Call, argv: list[bytes]) -> Reply:
     extra_categories="@keyspace @dangerous",
     summary="Exchanges the contents of two databases.",
 )
-def swapdb(call: Call, argv: list[bytes]) -> Reply:
+def swapdb(call: CommandContext, argv: list[bytes]) -> Reply:
     """SWAPDB index1 index2"""
     first, second = _index(argv[1], faults.BAD_FIRST_DB), _index(argv[2], faults.BAD_SECOND_DB)
     one, two = _database(call, first), _database(call, second)
@@ -703,7 +703,7 @@ _OBJECT_HELP: Final = (
 
 
 @REGISTRY.command("object|help", 2, "loading stale", since="6.2.0", summary="Lists the subcommands of OBJECT.")
-def object_help(call: Call, argv: list[bytes]) -> Reply:
+def object_help(call: CommandContext, argv: list[bytes]) -> Reply:
     """OBJECT HELP"""
     return [Simple(line) for line in _OBJECT_HELP]
 
@@ -717,7 +717,7 @@ def object_help(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.3",
     summary="Answers how many references a value has: always one.",
 )
-def object_refcount(call: Call, argv: list[bytes]) -> Reply:
+def object_refcount(call: CommandContext, argv: list[bytes]) -> Reply:
     """OBJECT REFCOUNT key"""
     return None if call.peek(argv[2]) is None else 1
 
@@ -731,7 +731,7 @@ def object_refcount(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.3",
     summary="Answers how many seconds a key was not used.",
 )
-def object_idletime(call: Call, argv: list[bytes]) -> Reply:
+def object_idletime(call: CommandContext, argv: list[bytes]) -> Reply:
     """OBJECT IDLETIME key"""
     if call.peek(argv[2]) is None:
         return None
@@ -747,7 +747,7 @@ def object_idletime(call: Call, argv: list[bytes]) -> Reply:
     since="4.0.0",
     summary="Would answer how often a key is used, which only an LFU policy counts.",
 )
-def object_freq(call: Call, argv: list[bytes]) -> Reply:
+def object_freq(call: CommandContext, argv: list[bytes]) -> Reply:
     """OBJECT FREQ key"""
     if call.peek(argv[2]) is None:
         return None
@@ -763,7 +763,7 @@ def object_freq(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.3",
     summary="Names the form in which Redis would keep a value that was stored as it is now.",
 )
-def object_encoding(call: Call, argv: list[bytes]) -> Reply:
+def object_encoding(call: CommandContext, argv: list[bytes]) -> Reply:
     """OBJECT ENCODING key"""
     value = call.peek(argv[2])
     return None if value is None else encoding_of(argv[2], value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, drop_if_empty
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import Hash
 from millstream.engine.outcome import OK, Pairs, Reply
 from millstream.engine.table import Registry
@@ -14,7 +14,7 @@ from millstream.engine.text.args import I64_MAX, I64_MIN, as_integer, integer
 REGISTRY = Registry("hash")
 
 
-def _to_write(call: Call, key: bytes) -> Hash:
+def _to_write(call: CommandContext, key: bytes) -> Hash:
     """The hash of a key, made if there is none."""
     found = call.typed(key, Hash)
     if found is None:
@@ -23,7 +23,7 @@ def _to_write(call: Call, key: bytes) -> Hash:
     return found
 
 
-def _set_pairs(call: Call, argv: list[bytes], name: str) -> int:
+def _set_pairs(call: CommandContext, argv: list[bytes], name: str) -> int:
     """Set fields to values; how many fields are new."""
     if len(argv) % 2 == 1:
         raise faults.wrong_arity(name)
@@ -43,7 +43,7 @@ def _set_pairs(call: Call, argv: list[bytes], name: str) -> int:
     since="2.0.0",
     summary="Sets fields of a hash; answers how many of them are new.",
 )
-def hset(call: Call, argv: list[bytes]) -> Reply:
+def hset(call: CommandContext, argv: list[bytes]) -> Reply:
     """HSET key field value [field value ...]"""
     return _set_pairs(call, argv, "hset")
 
@@ -57,7 +57,7 @@ def hset(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Sets fields of a hash; the older form of HSET, which answers OK.",
 )
-def hmset(call: Call, argv: list[bytes]) -> Reply:
+def hmset(call: CommandContext, argv: list[bytes]) -> Reply:
     """HMSET key field value [field value ...]"""
     _set_pairs(call, argv, "hmset")
     return OK
@@ -72,7 +72,7 @@ def hmset(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Sets a field of a hash if the field does not exist.",
 )
-def hsetnx(call: Call, argv: list[bytes]) -> Reply:
+def hsetnx(call: CommandContext, argv: list[bytes]) -> Reply:
     """HSETNX key field value"""
     found = call.typed(argv[1], Hash)
     if found is not None and argv[2] in found:
@@ -91,7 +91,7 @@ def hsetnx(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Answers the value of a field.",
 )
-def hget(call: Call, argv: list[bytes]) -> Reply:
+def hget(call: CommandContext, argv: list[bytes]) -> Reply:
     """HGET key field"""
     found = call.typed_to_read(argv[1], Hash)
     return None if found is None else found.get(argv[2])
@@ -106,7 +106,7 @@ def hget(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Answers the values of several fields, nil for those that do not exist.",
 )
-def hmget(call: Call, argv: list[bytes]) -> Reply:
+def hmget(call: CommandContext, argv: list[bytes]) -> Reply:
     """HMGET key field [field ...]"""
     found = call.typed_to_read(argv[1], Hash) or Hash()
     return [found.get(field) for field in argv[2:]]
@@ -121,7 +121,7 @@ def hmget(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Answers all fields with their values.",
 )
-def hgetall(call: Call, argv: list[bytes]) -> Reply:
+def hgetall(call: CommandContext, argv: list[bytes]) -> Reply:
     """HGETALL key"""
     found = call.typed_to_read(argv[1], Hash) or Hash()
     return Pairs(word for pair in found.items() for word in pair)
@@ -130,7 +130,7 @@ def hgetall(call: Call, argv: list[bytes]) -> Reply:
 @REGISTRY.command(
     "hkeys", 2, "readonly", keys=(1, 1, 1), access="RO access", since="2.0.0", summary="Answers all fields of a hash."
 )
-def hkeys(call: Call, argv: list[bytes]) -> Reply:
+def hkeys(call: CommandContext, argv: list[bytes]) -> Reply:
     """HKEYS key"""
     return [*(call.typed_to_read(argv[1], Hash) or Hash())]
 
@@ -138,7 +138,7 @@ def hkeys(call: Call, argv: list[bytes]) -> Reply:
 @REGISTRY.command(
     "hvals", 2, "readonly", keys=(1, 1, 1), access="RO access", since="2.0.0", summary="Answers all values of a hash."
 )
-def hvals(call: Call, argv: list[bytes]) -> Reply:
+def hvals(call: CommandContext, argv: list[bytes]) -> Reply:
     """HVALS key"""
     return [*(call.typed_to_read(argv[1], Hash) or Hash()).values()]
 
@@ -146,7 +146,7 @@ def hvals(call: Call, argv: list[bytes]) -> Reply:
 @REGISTRY.command(
     "hlen", 2, "readonly fast", keys=(1, 1, 1), access="RO", since="2.0.0", summary="Counts the fields of a hash."
 )
-def hlen(call: Call, argv: list[bytes]) -> Reply:
+def hlen(call: CommandContext, argv: list[bytes]) -> Reply:
     """HLEN key"""
     return len(call.typed_to_read(argv[1], Hash) or ())
 
@@ -160,7 +160,7 @@ def hlen(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Tells whether a hash has a field.",
 )
-def hexists(call: Call, argv: list[bytes]) -> Reply:
+def hexists(call: CommandContext, argv: list[bytes]) -> Reply:
     """HEXISTS key field"""
     return int(argv[2] in (call.typed_to_read(argv[1], Hash) or ()))
 
@@ -174,7 +174,7 @@ def hexists(call: Call, argv: list[bytes]) -> Reply:
     since="3.2.0",
     summary="Counts the bytes of a field's value.",
 )
-def hstrlen(call: Call, argv: list[bytes]) -> Reply:
+def hstrlen(call: CommandContext, argv: list[bytes]) -> Reply:
     """HSTRLEN key field"""
     found = call.typed_to_read(argv[1], Hash) or Hash()
     return len(found.get(argv[2], b""))
@@ -189,7 +189,7 @@ def hstrlen(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Removes fields from a hash; answers how many there were.",
 )
-def hdel(call: Call, argv: list[bytes]) -> Reply:
+def hdel(call: CommandContext, argv: list[bytes]) -> Reply:
     """HDEL key field [field ...]"""
     found = call.typed(argv[1], Hash)
     if found is None:
@@ -210,7 +210,7 @@ def hdel(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Adds a number to the integer in a field; a missing field counts as 0.",
 )
-def hincrby(call: Call, argv: list[bytes]) -> Reply:
+def hincrby(call: CommandContext, argv: list[bytes]) -> Reply:
     """HINCRBY key field increment"""
     key, field, increment = argv[1], argv[2], integer(argv[3])
     found = call.typed(key, Hash)

@@ -10,9 +10,9 @@ from typing import Final
 
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, drop_if_empty
-from millstream.engine.commands.plain.waiting import Choice, keys_after, parse_choice, timeout_ms_of
+from millstream.engine.commands.plain.waiting import PopChoice, keys_after, parse_choice, timeout_ms_of
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import List
 from millstream.engine.outcome import NIL_ARRAY, Reply, Wait
 from millstream.engine.table import Registry
@@ -22,7 +22,7 @@ REGISTRY = Registry("list")
 _ENDS: Final = (b"LEFT", b"RIGHT")
 
 
-def _take(call: Call, key: bytes, found: List, *, left: bool, count: int = 1) -> list[bytes]:
+def _take(call: CommandContext, key: bytes, found: List, *, left: bool, count: int = 1) -> list[bytes]:
     """Remove up to so many elements from an end; logged as LPOP or RPOP."""
     take = found.popleft if left else found.pop
     taken = [take() for _ in range(min(count, len(found)))]
@@ -33,7 +33,7 @@ def _take(call: Call, key: bytes, found: List, *, left: bool, count: int = 1) ->
     return taken
 
 
-def _first(call: Call, keys: list[bytes]) -> tuple[bytes, List] | None:
+def _first(call: CommandContext, keys: list[bytes]) -> tuple[bytes, List] | None:
     """The first of the keys that holds a list."""
     for key in keys:
         found = call.typed(key, List)
@@ -45,7 +45,7 @@ def _first(call: Call, keys: list[bytes]) -> tuple[bytes, List] | None:
 # Popping
 
 
-def _pop_or_wait(call: Call, argv: list[bytes], *, left: bool) -> Reply | Wait:
+def _pop_or_wait(call: CommandContext, argv: list[bytes], *, left: bool) -> Reply | Wait:
     timeout_ms = timeout_ms_of(call, argv[-1])
     keys = argv[1:-1]
     place = _first(call, keys)
@@ -63,7 +63,7 @@ def _pop_or_wait(call: Call, argv: list[bytes], *, left: bool) -> Reply | Wait:
     since="2.0.0",
     summary="Takes the leftmost element of the first list that has one, or waits for one.",
 )
-def blpop(call: Call, argv: list[bytes]) -> Reply | Wait:
+def blpop(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BLPOP key [key ...] timeout"""
     return _pop_or_wait(call, argv, left=True)
 
@@ -77,12 +77,12 @@ def blpop(call: Call, argv: list[bytes]) -> Reply | Wait:
     since="2.0.0",
     summary="Takes the rightmost element of the first list that has one, or waits for one.",
 )
-def brpop(call: Call, argv: list[bytes]) -> Reply | Wait:
+def brpop(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BRPOP key [key ...] timeout"""
     return _pop_or_wait(call, argv, left=False)
 
 
-def _pop_many(call: Call, choice: Choice) -> Reply:
+def _pop_many(call: CommandContext, choice: PopChoice) -> Reply:
     place = _first(call, choice.keys)
     if place is None:
         return NIL_ARRAY
@@ -100,7 +100,7 @@ def _pop_many(call: Call, choice: Choice) -> Reply:
     since="7.0.0",
     summary="Takes elements from an end of the first list that has some.",
 )
-def lmpop(call: Call, argv: list[bytes]) -> Reply:
+def lmpop(call: CommandContext, argv: list[bytes]) -> Reply:
     """LMPOP numkeys key [key ...] <LEFT | RIGHT> [COUNT count]"""
     return _pop_many(call, parse_choice(argv, 1, _ENDS))
 
@@ -114,7 +114,7 @@ def lmpop(call: Call, argv: list[bytes]) -> Reply:
     since="7.0.0",
     summary="Takes elements from an end of the first list that has some, or waits for some.",
 )
-def blmpop(call: Call, argv: list[bytes]) -> Reply | Wait:
+def blmpop(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]"""
     timeout_ms = timeout_ms_of(call, argv[1])
     choice = parse_choice(argv, 2, _ENDS)
@@ -134,7 +134,9 @@ def _end(word: bytes) -> bool:
     return word.upper() == b"LEFT"
 
 
-def _move(call: Call, source: bytes, target: bytes, logged: list[bytes], *, left: bool, to_left: bool) -> bytes | None:
+def _move(
+    call: CommandContext, source: bytes, target: bytes, logged: list[bytes], *, left: bool, to_left: bool
+) -> bytes | None:
     """Move an element from an end of a list to one of another, which may be the same; None if there is none."""
     found = call.typed(source, List)
     if found is None:
@@ -163,7 +165,7 @@ def _move(call: Call, source: bytes, target: bytes, logged: list[bytes], *, left
     since="6.2.0",
     summary="Moves an element from an end of a list to an end of another and answers it.",
 )
-def lmove(call: Call, argv: list[bytes]) -> Reply:
+def lmove(call: CommandContext, argv: list[bytes]) -> Reply:
     """LMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT>"""
     return _move(call, argv[1], argv[2], argv, left=_end(argv[3]), to_left=_end(argv[4]))
 
@@ -178,12 +180,14 @@ def lmove(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Moves the rightmost element of a list to the left end of another and answers it.",
 )
-def rpoplpush(call: Call, argv: list[bytes]) -> Reply:
+def rpoplpush(call: CommandContext, argv: list[bytes]) -> Reply:
     """RPOPLPUSH source destination"""
     return _move(call, argv[1], argv[2], argv, left=False, to_left=True)
 
 
-def _or_wait(call: Call, argv: list[bytes], timeout_ms: int, move: Callable[[], bytes | None]) -> Reply | Wait:
+def _or_wait(
+    call: CommandContext, argv: list[bytes], timeout_ms: int, move: Callable[[], bytes | None]
+) -> Reply | Wait:
     element = move()
     if element is not None:
         return element
@@ -200,7 +204,7 @@ def _or_wait(call: Call, argv: list[bytes], timeout_ms: int, move: Callable[[], 
     since="6.2.0",
     summary="As LMOVE, or waits until there is an element.",
 )
-def blmove(call: Call, argv: list[bytes]) -> Reply | Wait:
+def blmove(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout"""
     left, to_left = _end(argv[3]), _end(argv[4])
     logged = [b"LMOVE", *argv[1:5]]
@@ -222,7 +226,7 @@ def blmove(call: Call, argv: list[bytes]) -> Reply | Wait:
     since="2.2.0",
     summary="As RPOPLPUSH, or waits until there is an element.",
 )
-def brpoplpush(call: Call, argv: list[bytes]) -> Reply | Wait:
+def brpoplpush(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BRPOPLPUSH source destination timeout"""
     logged = [b"RPOPLPUSH", *argv[1:3]]
     return _or_wait(

@@ -6,7 +6,7 @@ from itertools import islice
 
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, drop_if_empty, integer_between, positive, window
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import List
 from millstream.engine.outcome import NIL_ARRAY, OK, Reply
 from millstream.engine.table import Registry
@@ -15,7 +15,7 @@ from millstream.engine.text.args import I64_MAX, integer
 REGISTRY = Registry("list")
 
 
-def _push(call: Call, argv: list[bytes], *, left: bool, create: bool) -> int:
+def _push(call: CommandContext, argv: list[bytes], *, left: bool, create: bool) -> int:
     key = argv[1]
     found = call.typed(key, List)
     if found is None:
@@ -41,7 +41,7 @@ def _push(call: Call, argv: list[bytes], *, left: bool, create: bool) -> int:
     since="1.0.0",
     summary="Puts elements at the left end of a list, one after the other; answers its length.",
 )
-def lpush(call: Call, argv: list[bytes]) -> Reply:
+def lpush(call: CommandContext, argv: list[bytes]) -> Reply:
     """LPUSH key element [element ...]"""
     return _push(call, argv, left=True, create=True)
 
@@ -55,7 +55,7 @@ def lpush(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Puts elements at the right end of a list; answers its length.",
 )
-def rpush(call: Call, argv: list[bytes]) -> Reply:
+def rpush(call: CommandContext, argv: list[bytes]) -> Reply:
     """RPUSH key element [element ...]"""
     return _push(call, argv, left=False, create=True)
 
@@ -69,7 +69,7 @@ def rpush(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.0",
     summary="Puts elements at the left end of a list that exists.",
 )
-def lpushx(call: Call, argv: list[bytes]) -> Reply:
+def lpushx(call: CommandContext, argv: list[bytes]) -> Reply:
     """LPUSHX key element [element ...]"""
     return _push(call, argv, left=True, create=False)
 
@@ -83,12 +83,12 @@ def lpushx(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.0",
     summary="Puts elements at the right end of a list that exists.",
 )
-def rpushx(call: Call, argv: list[bytes]) -> Reply:
+def rpushx(call: CommandContext, argv: list[bytes]) -> Reply:
     """RPUSHX key element [element ...]"""
     return _push(call, argv, left=False, create=False)
 
 
-def _pop(call: Call, argv: list[bytes], *, left: bool) -> Reply:
+def _pop(call: CommandContext, argv: list[bytes], *, left: bool) -> Reply:
     name = "lpop" if left else "rpop"
     if len(argv) > 3:
         raise faults.wrong_arity(name)
@@ -114,7 +114,7 @@ def _pop(call: Call, argv: list[bytes], *, left: bool) -> Reply:
     since="1.0.0",
     summary="Takes elements from the left end of a list and answers them.",
 )
-def lpop(call: Call, argv: list[bytes]) -> Reply:
+def lpop(call: CommandContext, argv: list[bytes]) -> Reply:
     """LPOP key [count]"""
     return _pop(call, argv, left=True)
 
@@ -128,7 +128,7 @@ def lpop(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Takes elements from the right end of a list and answers them, the last one first.",
 )
-def rpop(call: Call, argv: list[bytes]) -> Reply:
+def rpop(call: CommandContext, argv: list[bytes]) -> Reply:
     """RPOP key [count]"""
     return _pop(call, argv, left=False)
 
@@ -136,7 +136,7 @@ def rpop(call: Call, argv: list[bytes]) -> Reply:
 @REGISTRY.command(
     "llen", 2, "readonly fast", keys=(1, 1, 1), access="RO", since="1.0.0", summary="Counts the elements of a list."
 )
-def llen(call: Call, argv: list[bytes]) -> Reply:
+def llen(call: CommandContext, argv: list[bytes]) -> Reply:
     """LLEN key"""
     return len(call.typed_to_read(argv[1], List) or ())
 
@@ -150,7 +150,7 @@ def llen(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Answers the elements of a range, both ends included, negative positions counted from the right.",
 )
-def lrange(call: Call, argv: list[bytes]) -> Reply:
+def lrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """LRANGE key start stop"""
     start, stop = integer(argv[2]), integer(argv[3])
     found = call.typed_to_read(argv[1], List)
@@ -172,7 +172,7 @@ def lrange(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Answers the element at a position, a negative one counted from the right.",
 )
-def lindex(call: Call, argv: list[bytes]) -> Reply:
+def lindex(call: CommandContext, argv: list[bytes]) -> Reply:
     """LINDEX key index"""
     found = call.typed_to_read(argv[1], List)
     if found is None:
@@ -190,7 +190,7 @@ def lindex(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Removes all elements of a list but those in a range.",
 )
-def ltrim(call: Call, argv: list[bytes]) -> Reply:
+def ltrim(call: CommandContext, argv: list[bytes]) -> Reply:
     """LTRIM key start stop"""
     key, start, stop = argv[1], integer(argv[2]), integer(argv[3])
     found = call.typed(key, List)
@@ -216,7 +216,7 @@ def ltrim(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Removes elements equal to a value: the first so many, the last so many, or all of them.",
 )
-def lrem(call: Call, argv: list[bytes]) -> Reply:
+def lrem(call: CommandContext, argv: list[bytes]) -> Reply:
     """LREM key count element"""
     key, count, element = argv[1], integer_between(argv[2], -I64_MAX, I64_MAX), argv[3]
     found = call.typed(key, List)

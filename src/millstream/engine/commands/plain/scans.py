@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 from millstream.engine import faults
 from millstream.engine.commands.plain.generic import matcher, scan_cursor
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import Hash, SetOf, SortedSet
 from millstream.engine.outcome import Reply
 from millstream.engine.table import Registry
@@ -68,7 +68,7 @@ def _place(name: bytes) -> int:
 
 
 def _scan(
-    call: Call,
+    call: CommandContext,
     argv: list[bytes],
     kind: type[Hash] | type[SetOf] | type[SortedSet],
     describe: Callable[[Hash | SetOf | SortedSet, bytes], bytes | None],
@@ -110,7 +110,7 @@ def _score(found: Hash | SetOf | SortedSet, name: bytes) -> bytes:
     group="hash",
     summary="Walks through the fields of a hash in steps.",
 )
-def hscan(call: Call, argv: list[bytes]) -> Reply:
+def hscan(call: CommandContext, argv: list[bytes]) -> Reply:
     """HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]"""
     return _scan(call, argv, Hash, _field)
 
@@ -125,7 +125,7 @@ def hscan(call: Call, argv: list[bytes]) -> Reply:
     group="set",
     summary="Walks through the members of a set in steps.",
 )
-def sscan(call: Call, argv: list[bytes]) -> Reply:
+def sscan(call: CommandContext, argv: list[bytes]) -> Reply:
     """SSCAN key cursor [MATCH pattern] [COUNT count]"""
     return _scan(call, argv, SetOf, lambda found, name: None)
 
@@ -140,6 +140,6 @@ def sscan(call: Call, argv: list[bytes]) -> Reply:
     group="sorted_set",
     summary="Walks through the members and scores of a sorted set in steps.",
 )
-def zscan(call: Call, argv: list[bytes]) -> Reply:
+def zscan(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZSCAN key cursor [MATCH pattern] [COUNT count]"""
     return _scan(call, argv, SortedSet, _score)

@@ -7,7 +7,7 @@ from typing import Final
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, delete, drop_if_empty, integer_between, positive
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import SetOf
 from millstream.engine.outcome import Members, Reply
 from millstream.engine.table import Registry
@@ -27,7 +27,7 @@ MAX_DRAWN: Final = 10_000_000  # members SRANDMEMBER draws with repetition; Redi
     since="1.0.0",
     summary="Adds members to a set; answers how many of them are new.",
 )
-def sadd(call: Call, argv: list[bytes]) -> Reply:
+def sadd(call: CommandContext, argv: list[bytes]) -> Reply:
     """SADD key member [member ...]"""
     key = argv[1]
     found = call.typed(key, SetOf)
@@ -49,7 +49,7 @@ def sadd(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Removes members from a set; answers how many of them there were.",
 )
-def srem(call: Call, argv: list[bytes]) -> Reply:
+def srem(call: CommandContext, argv: list[bytes]) -> Reply:
     """SREM key member [member ...]"""
     key = argv[1]
     found = call.typed(key, SetOf)
@@ -71,7 +71,7 @@ def srem(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Answers all members of a set.",
 )
-def smembers(call: Call, argv: list[bytes]) -> Reply:
+def smembers(call: CommandContext, argv: list[bytes]) -> Reply:
     """SMEMBERS key"""
     return Members(call.typed_to_read(argv[1], SetOf) or ())
 
@@ -85,7 +85,7 @@ def smembers(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Tells whether a set has a member.",
 )
-def sismember(call: Call, argv: list[bytes]) -> Reply:
+def sismember(call: CommandContext, argv: list[bytes]) -> Reply:
     """SISMEMBER key member"""
     return int(argv[2] in (call.typed_to_read(argv[1], SetOf) or ()))
 
@@ -99,7 +99,7 @@ def sismember(call: Call, argv: list[bytes]) -> Reply:
     since="6.2.0",
     summary="Tells for several values whether a set has them as members.",
 )
-def smismember(call: Call, argv: list[bytes]) -> Reply:
+def smismember(call: CommandContext, argv: list[bytes]) -> Reply:
     """SMISMEMBER key member [member ...]"""
     found = call.typed_to_read(argv[1], SetOf) or ()
     return [int(member in found) for member in argv[2:]]
@@ -108,7 +108,7 @@ def smismember(call: Call, argv: list[bytes]) -> Reply:
 @REGISTRY.command(
     "scard", 2, "readonly fast", keys=(1, 1, 1), access="RO", since="1.0.0", summary="Counts the members of a set."
 )
-def scard(call: Call, argv: list[bytes]) -> Reply:
+def scard(call: CommandContext, argv: list[bytes]) -> Reply:
     """SCARD key"""
     return len(call.typed_to_read(argv[1], SetOf) or ())
 
@@ -122,7 +122,7 @@ def scard(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Removes random members from a set and answers them.",
 )
-def spop(call: Call, argv: list[bytes]) -> Reply:
+def spop(call: CommandContext, argv: list[bytes]) -> Reply:
     """SPOP key [count]"""
     if len(argv) > 3:
         raise fault(faults.SYNTAX)
@@ -134,7 +134,7 @@ def spop(call: Call, argv: list[bytes]) -> Reply:
     return _pop(call, argv[1], found, 1)[0]
 
 
-def _pop_many(call: Call, key: bytes, count: int) -> Members:
+def _pop_many(call: CommandContext, key: bytes, count: int) -> Members:
     found = call.typed(key, SetOf)
     if found is None or count == 0:
         return Members()
@@ -146,7 +146,7 @@ def _pop_many(call: Call, key: bytes, count: int) -> Members:
     return Members(found)
 
 
-def _pop(call: Call, key: bytes, found: SetOf, count: int) -> list[bytes]:
+def _pop(call: CommandContext, key: bytes, found: SetOf, count: int) -> list[bytes]:
     """Remove so many members, of which there must be enough; logged as the removal of just these."""
     popped = []
     for _ in range(count):
@@ -167,7 +167,7 @@ def _pop(call: Call, key: bytes, found: SetOf, count: int) -> list[bytes]:
     since="1.0.0",
     summary="Answers random members of a set: distinct ones for a positive count, any for a negative one.",
 )
-def srandmember(call: Call, argv: list[bytes]) -> Reply:
+def srandmember(call: CommandContext, argv: list[bytes]) -> Reply:
     """SRANDMEMBER key [count]"""
     if len(argv) > 3:
         raise fault(faults.SYNTAX)
@@ -184,7 +184,7 @@ def srandmember(call: Call, argv: list[bytes]) -> Reply:
     return [*_distinct(call, found, count)]
 
 
-def _distinct(call: Call, found: SetOf, count: int) -> list[bytes]:
+def _distinct(call: CommandContext, found: SetOf, count: int) -> list[bytes]:
     """So many different members, or all: the start of a shuffle that notes only what it moved."""
     size = len(found)
     if count >= size:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from millstream.engine.commands.plain.common import changed, drop_if_empty
-from millstream.engine.commands.plain.waiting import Choice, keys_after, parse_choice, timeout_ms_of
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.commands.plain.waiting import PopChoice, keys_after, parse_choice, timeout_ms_of
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import SortedSet
 from millstream.engine.outcome import NIL_ARRAY, Reply, Wait
 from millstream.engine.table import Registry
@@ -19,7 +19,7 @@ REGISTRY = Registry("sorted_set")
 _ENDS: Final = (b"MIN", b"MAX")
 
 
-def _take(call: Call, choice: Choice) -> tuple[bytes, list[tuple[bytes, float]]] | None:
+def _take(call: CommandContext, choice: PopChoice) -> tuple[bytes, list[tuple[bytes, float]]] | None:
     """Remove members of the first key that has some; its name, the members and their scores."""
     for key in choice.keys:
         found = call.typed(key, SortedSet)
@@ -37,10 +37,10 @@ def _take(call: Call, choice: Choice) -> tuple[bytes, list[tuple[bytes, float]]]
     return None
 
 
-def _pop_one(call: Call, argv: list[bytes], end: bytes) -> Reply | Wait:
+def _pop_one(call: CommandContext, argv: list[bytes], end: bytes) -> Reply | Wait:
     timeout_ms = timeout_ms_of(call, argv[-1])
     keys = argv[1:-1]
-    taken = _take(call, Choice(keys, end))
+    taken = _take(call, PopChoice(keys, end))
     if taken is not None:
         return [taken[0], *taken[1][0]]
     return Wait(tuple(keys), timeout_ms, argv) if call.may_block else NIL_ARRAY
@@ -55,7 +55,7 @@ def _pop_one(call: Call, argv: list[bytes], end: bytes) -> Reply | Wait:
     since="5.0.0",
     summary="Takes the member with the lowest score of the first sorted set that has one, or waits for one.",
 )
-def bzpopmin(call: Call, argv: list[bytes]) -> Reply | Wait:
+def bzpopmin(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BZPOPMIN key [key ...] timeout"""
     return _pop_one(call, argv, b"MIN")
 
@@ -69,12 +69,12 @@ def bzpopmin(call: Call, argv: list[bytes]) -> Reply | Wait:
     since="5.0.0",
     summary="Takes the member with the highest score of the first sorted set that has one, or waits for one.",
 )
-def bzpopmax(call: Call, argv: list[bytes]) -> Reply | Wait:
+def bzpopmax(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BZPOPMAX key [key ...] timeout"""
     return _pop_one(call, argv, b"MAX")
 
 
-def _pop_many(call: Call, choice: Choice) -> Reply:
+def _pop_many(call: CommandContext, choice: PopChoice) -> Reply:
     taken = _take(call, choice)
     return NIL_ARRAY if taken is None else [taken[0], [[*pair] for pair in taken[1]]]
 
@@ -88,7 +88,7 @@ def _pop_many(call: Call, choice: Choice) -> Reply:
     since="7.0.0",
     summary="Takes members from an end of the first sorted set that has some.",
 )
-def zmpop(call: Call, argv: list[bytes]) -> Reply:
+def zmpop(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]"""
     return _pop_many(call, parse_choice(argv, 1, _ENDS))
 
@@ -102,7 +102,7 @@ def zmpop(call: Call, argv: list[bytes]) -> Reply:
     since="7.0.0",
     summary="Takes members from an end of the first sorted set that has some, or waits for some.",
 )
-def bzmpop(call: Call, argv: list[bytes]) -> Reply | Wait:
+def bzmpop(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """BZMPOP timeout numkeys key [key ...] <MIN | MAX> [COUNT count]"""
     timeout_ms = timeout_ms_of(call, argv[1])
     choice = parse_choice(argv, 2, _ENDS)

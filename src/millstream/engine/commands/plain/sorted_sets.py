@@ -11,7 +11,7 @@ from typing import Final
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, drop_if_empty, positive, window
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import SortedSet
 from millstream.engine.outcome import NIL_ARRAY, Reply, Scored
 from millstream.engine.table import Registry
@@ -76,7 +76,7 @@ def _new_score(options: frozenset[bytes], old: float | None, score: float) -> fl
     return score
 
 
-def _add(call: Call, argv: list[bytes], command: ZAdd) -> tuple[int, int, float | None]:
+def _add(call: CommandContext, argv: list[bytes], command: ZAdd) -> tuple[int, int, float | None]:
     """Set the pairs: how many members are new, how many got another score, and the last score set."""
     key = argv[1]
     found = call.typed(key, SortedSet)
@@ -109,7 +109,7 @@ def _add(call: Call, argv: list[bytes], command: ZAdd) -> tuple[int, int, float 
     since="1.2.0",
     summary="Sets the scores of members; answers how many members are new, or with CH how many changed.",
 )
-def zadd(call: Call, argv: list[bytes]) -> Reply:
+def zadd(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]"""
     command = _parse_zadd(argv)
     added, updated, score = _add(call, argv, command)
@@ -127,7 +127,7 @@ def zadd(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Adds a number to a member's score, which starts at 0; answers the new score.",
 )
-def zincrby(call: Call, argv: list[bytes]) -> Reply:
+def zincrby(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZINCRBY key increment member"""
     command = _parse_zadd(argv)  # as ZADD: an increment that reads like an option is taken for one
     return _add(call, argv, replace(command, options=frozenset({b"INCR"})))[2]
@@ -145,7 +145,7 @@ def zincrby(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Answers the score of a member.",
 )
-def zscore(call: Call, argv: list[bytes]) -> Reply:
+def zscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZSCORE key member"""
     found = call.typed_to_read(argv[1], SortedSet)
     return None if found is None else found.scores.get(argv[2])
@@ -160,7 +160,7 @@ def zscore(call: Call, argv: list[bytes]) -> Reply:
     since="6.2.0",
     summary="Answers the scores of several members, nil for those that do not exist.",
 )
-def zmscore(call: Call, argv: list[bytes]) -> Reply:
+def zmscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZMSCORE key member [member ...]"""
     found = call.typed_to_read(argv[1], SortedSet) or SortedSet()
     return [found.scores.get(member) for member in argv[2:]]
@@ -175,12 +175,12 @@ def zmscore(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Counts the members of a sorted set.",
 )
-def zcard(call: Call, argv: list[bytes]) -> Reply:
+def zcard(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZCARD key"""
     return len(call.typed_to_read(argv[1], SortedSet) or ())
 
 
-def _rank(call: Call, argv: list[bytes], *, reverse: bool) -> Reply:
+def _rank(call: CommandContext, argv: list[bytes], *, reverse: bool) -> Reply:
     if len(argv) > 4:
         raise faults.wrong_arity("zrevrank" if reverse else "zrank")
     with_score = len(argv) == 4
@@ -203,7 +203,7 @@ def _rank(call: Call, argv: list[bytes], *, reverse: bool) -> Reply:
     since="2.0.0",
     summary="Answers how many members come before one.",
 )
-def zrank(call: Call, argv: list[bytes]) -> Reply:
+def zrank(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZRANK key member [WITHSCORE]"""
     return _rank(call, argv, reverse=False)
 
@@ -217,7 +217,7 @@ def zrank(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Answers how many members come after one.",
 )
-def zrevrank(call: Call, argv: list[bytes]) -> Reply:
+def zrevrank(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREVRANK key member [WITHSCORE]"""
     return _rank(call, argv, reverse=True)
 
@@ -352,7 +352,7 @@ def _parse_options(words: list[bytes], query: ZRange, *, free: bool) -> None:
         at += 1
 
 
-def _range(call: Call, argv: list[bytes], query: ZRange, *, free: bool = False) -> Reply:
+def _range(call: CommandContext, argv: list[bytes], query: ZRange, *, free: bool = False) -> Reply:
     """Answer a range command; the order of its checks is Redis's."""
     _parse_options(argv[4:], query, free=free)
     by = query.by or "rank"
@@ -400,7 +400,7 @@ def _with_scores(pairs: Iterable[tuple[float, bytes]]) -> Scored:
     since="1.2.0",
     summary="Answers the members in a range of ranks, scores or bytes, in either direction.",
 )
-def zrange(call: Call, argv: list[bytes]) -> Reply:
+def zrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]"""
     return _range(call, argv, ZRange(), free=True)
 
@@ -414,7 +414,7 @@ def zrange(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Answers the members in a range of ranks counted from the highest score.",
 )
-def zrevrange(call: Call, argv: list[bytes]) -> Reply:
+def zrevrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREVRANGE key start stop [WITHSCORES]"""
     return _range(call, argv, ZRange(by="rank", reverse=True))
 
@@ -428,7 +428,7 @@ def zrevrange(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.5",
     summary="Answers the members whose scores lie in a range.",
 )
-def zrangebyscore(call: Call, argv: list[bytes]) -> Reply:
+def zrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]"""
     return _range(call, argv, ZRange(by="score"))
 
@@ -442,7 +442,7 @@ def zrangebyscore(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.0",
     summary="Answers the members whose scores lie in a range, the highest first.",
 )
-def zrevrangebyscore(call: Call, argv: list[bytes]) -> Reply:
+def zrevrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]"""
     return _range(call, argv, ZRange(by="score", reverse=True))
 
@@ -456,7 +456,7 @@ def zrevrangebyscore(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Counts the members whose scores lie in a range.",
 )
-def zcount(call: Call, argv: list[bytes]) -> Reply:
+def zcount(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZCOUNT key min max"""
     wanted = _score_range(argv[2], argv[3])
     start, stop = wanted.ranks(call.typed_to_read(argv[1], SortedSet) or SortedSet())
@@ -475,7 +475,7 @@ def zcount(call: Call, argv: list[bytes]) -> Reply:
     since="1.2.0",
     summary="Removes members from a sorted set; answers how many of them there were.",
 )
-def zrem(call: Call, argv: list[bytes]) -> Reply:
+def zrem(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREM key member [member ...]"""
     found = call.typed(argv[1], SortedSet)
     if found is None:
@@ -483,7 +483,7 @@ def zrem(call: Call, argv: list[bytes]) -> Reply:
     return _removed(call, argv, found, b"zrem", argv[2:])
 
 
-def _removed(call: Call, argv: list[bytes], found: SortedSet, event: bytes, members: Iterable[bytes]) -> int:
+def _removed(call: CommandContext, argv: list[bytes], found: SortedSet, event: bytes, members: Iterable[bytes]) -> int:
     """Remove members and report it; how many there were."""
     removed = sum(found.discard(member) for member in members)
     if removed:
@@ -501,7 +501,7 @@ def _removed(call: Call, argv: list[bytes], found: SortedSet, event: bytes, memb
     since="1.2.0",
     summary="Removes the members whose scores lie in a range; answers how many it were.",
 )
-def zremrangebyscore(call: Call, argv: list[bytes]) -> Reply:
+def zremrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREMRANGEBYSCORE key min max"""
     wanted = _score_range(argv[2], argv[3])
     found = call.typed(argv[1], SortedSet)
@@ -520,7 +520,7 @@ def zremrangebyscore(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Removes the members in a range of ranks; answers how many it were.",
 )
-def zremrangebyrank(call: Call, argv: list[bytes]) -> Reply:
+def zremrangebyrank(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREMRANGEBYRANK key start stop"""
     start, stop = integer(argv[2]), integer(argv[3])
     found = call.typed(argv[1], SortedSet)
@@ -530,7 +530,7 @@ def zremrangebyrank(call: Call, argv: list[bytes]) -> Reply:
     return _removed(call, argv, found, b"zremrangebyrank", members)
 
 
-def _pop(call: Call, argv: list[bytes], *, highest: bool) -> Reply:
+def _pop(call: CommandContext, argv: list[bytes], *, highest: bool) -> Reply:
     if len(argv) > 3:
         raise fault(faults.SYNTAX)
     count = positive(argv[2]) if len(argv) == 3 else 1
@@ -552,7 +552,7 @@ def _pop(call: Call, argv: list[bytes], *, highest: bool) -> Reply:
     since="5.0.0",
     summary="Removes the members with the lowest scores and answers them.",
 )
-def zpopmin(call: Call, argv: list[bytes]) -> Reply:
+def zpopmin(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZPOPMIN key [count]"""
     return _pop(call, argv, highest=False)
 
@@ -566,6 +566,6 @@ def zpopmin(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Removes the members with the highest scores and answers them.",
 )
-def zpopmax(call: Call, argv: list[bytes]) -> Reply:
+def zpopmax(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZPOPMAX key [count]"""
     return _pop(call, argv, highest=True)

@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, deadline, delete, time_given
-from millstream.engine.commands.plain.strings import Options, modify, parse_options
+from millstream.engine.commands.plain.strings import SetOptions, modify, parse_options
 from millstream.engine.commands.plain.waiting import keys_after
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import Reply
 from millstream.engine.table import Registry
 from millstream.engine.text.args import I64_MAX, I64_MIN, as_integer, integer
@@ -36,7 +36,7 @@ _MSETEX_WORDS: Final = _TIMES | {b"NX", b"XX", b"KEEPTTL"}
     since="8.4.0",
     summary="Sets several strings with one expiry, if all keys are there or none is.",
 )
-def msetex(call: Call, argv: list[bytes]) -> Reply:
+def msetex(call: CommandContext, argv: list[bytes]) -> Reply:
     """MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | PX milliseconds | EXAT unix-time-seconds |
     PXAT unix-time-milliseconds | KEEPTTL]
     """
@@ -55,14 +55,14 @@ def msetex(call: Call, argv: list[bytes]) -> Reply:
     return 1
 
 
-def _time(call: Call, unit: bytes | None, amount: bytes, command: str) -> int | None:
+def _time(call: CommandContext, unit: bytes | None, amount: bytes, command: str) -> int | None:
     """When an expiry option falls due, None if there is none."""
     if unit not in _TIMES:
         return None
     return deadline(call, unit, time_given(amount, command), command)
 
 
-def _set_all(call: Call, words: list[bytes], at_ms: int | None, options: Options) -> None:
+def _set_all(call: CommandContext, words: list[bytes], at_ms: int | None, options: SetOptions) -> None:
     for key, value in zip(words[::2], words[1::2], strict=True):
         call.overwrite(key, value, keep_ttl=options.expiry == b"KEEPTTL")
         if at_ms is not None:
@@ -131,7 +131,7 @@ def _parse(words: list[bytes]) -> Increx:
     since="8.8.0",
     summary="Adds to a number within bounds and sets its expiry; answers the number and what was added.",
 )
-def increx(call: Call, argv: list[bytes]) -> Reply:
+def increx(call: CommandContext, argv: list[bytes]) -> Reply:
     """INCREX key [BYINT integer | BYFLOAT float] [LBOUND bound] [UBOUND bound] [SATURATE] [EX seconds |
     PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] [ENX]
     """
@@ -233,14 +233,16 @@ def _bounded(total: Number, low: Number | None, high: Number | None) -> Number:
     return total
 
 
-def _shown(call: Call, number: Number) -> Reply:
+def _shown(call: CommandContext, number: Number) -> Reply:
     """An integer, or a fraction: text in RESP2, a double in RESP3."""
     if isinstance(number, int):
         return number
     return float(extended_text(number)) if call.protocol == 3 else extended_text(number)
 
 
-def _store(call: Call, key: bytes, number: Number, wanted: Increx, at_ms: int | None, *, existed: bool) -> None:
+def _store(
+    call: CommandContext, key: bytes, number: Number, wanted: Increx, at_ms: int | None, *, existed: bool
+) -> None:
     """Set the counter and its expiry; a time that is past deletes it instead."""
     has_expiry = existed and key in call.db.expires
     if wanted.only_new and has_expiry:

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_hexdigest
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, deadline, delete, expire_at, persist_key, time_given
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import OK, Reply
 from millstream.engine.table import Registry
 from millstream.engine.text.args import I64_MAX, I64_MIN, integer
@@ -30,7 +30,7 @@ _TIMES: Final = frozenset({b"EX", b"PX", b"EXAT", b"PXAT"})
 
 
 @dataclass(slots=True)
-class Options:
+class SetOptions:
     """What follows the value in SET, or the key in GETEX."""
 
     condition: bytes | None = None  # NX XX IFEQ IFNE IFDEQ IFDNE
@@ -41,9 +41,9 @@ class Options:
     logged: list[bytes] = field(default_factory=list)  # the words as sent, but GET
 
 
-def parse_options(words: list[bytes], allowed: frozenset[bytes]) -> Options:
+def parse_options(words: list[bytes], allowed: frozenset[bytes]) -> SetOptions:
     """Options in any order; the same one twice is fine, two of one sort are not."""
-    options, at = Options(), 0
+    options, at = SetOptions(), 0
     while at < len(words):
         word = words[at].upper()
         if word not in allowed:
@@ -59,7 +59,7 @@ def parse_options(words: list[bytes], allowed: frozenset[bytes]) -> Options:
     return options
 
 
-def _set_option(options: Options, word: bytes, value: bytes) -> None:
+def _set_option(options: SetOptions, word: bytes, value: bytes) -> None:
     if word == b"GET":
         options.get = True
     elif word in _CONDITIONS:
@@ -86,7 +86,7 @@ def compares(condition: bytes, operand: bytes, value: bytes) -> bool:
     return (digest_of(value) == operand.lower()) == (condition == b"IFDEQ")
 
 
-def may_set(options: Options, old: object | None) -> bool:
+def may_set(options: SetOptions, old: object | None) -> bool:
     """Whether SET goes on, given what the key holds."""
     match options.condition:
         case None:
@@ -106,7 +106,13 @@ _SET_WORDS: Final = _CONDITIONS | _TIMES | {b"GET", b"KEEPTTL"}
 
 
 def store(
-    call: Call, key: bytes, value: bytes, argv: list[bytes], *, at_ms: int | None = None, keep_ttl: bool = False
+    call: CommandContext,
+    key: bytes,
+    value: bytes,
+    argv: list[bytes],
+    *,
+    at_ms: int | None = None,
+    keep_ttl: bool = False,
 ) -> None:
     """Set a key as SET does, logged as given; with an expiry that is past it is deleted instead."""
     if at_ms is not None and at_ms <= call.now_ms and not call.trusted:
@@ -120,7 +126,7 @@ def store(
         call.event("g", b"expire", key)
 
 
-def modify(call: Call, key: bytes, value: bytes, *, existed: bool) -> None:
+def modify(call: CommandContext, key: bytes, value: bytes, *, existed: bool) -> None:
     """Give a string another value in place: its expiry stays and it does not count as overwritten."""
     if existed:
         call.db.values[key] = value
@@ -128,7 +134,7 @@ def modify(call: Call, key: bytes, value: bytes, *, existed: bool) -> None:
         call.add(key, value)
 
 
-def _deadline(call: Call, options: Options, command: str) -> int | None:
+def _deadline(call: CommandContext, options: SetOptions, command: str) -> int | None:
     """When the options say a key expires, or None if they do not."""
     if options.expiry not in _TIMES:
         return None
@@ -144,7 +150,7 @@ def _deadline(call: Call, options: Options, command: str) -> int | None:
     since="1.0.0",
     summary="Stores a string whatever the key held before; options make it conditional or let it expire.",
 )
-def set_(call: Call, argv: list[bytes]) -> Reply:
+def set_(call: CommandContext, argv: list[bytes]) -> Reply:
     """SET key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]
 
     OK, or nil if the condition did not hold; with GET the old value or nil in either case.
@@ -172,7 +178,7 @@ def set_(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Answers the string a key holds.",
 )
-def get(call: Call, argv: list[bytes]) -> Reply:
+def get(call: CommandContext, argv: list[bytes]) -> Reply:
     """GET key"""
     return call.typed_to_read(argv[1], bytes)
 
@@ -186,7 +192,7 @@ def get(call: Call, argv: list[bytes]) -> Reply:
     since="6.2.0",
     summary="Answers the string a key holds and deletes the key.",
 )
-def getdel(call: Call, argv: list[bytes]) -> Reply:
+def getdel(call: CommandContext, argv: list[bytes]) -> Reply:
     """GETDEL key"""
     key = argv[1]
     value = call.typed_to_read(key, bytes)
@@ -207,7 +213,7 @@ _GETEX_WORDS: Final = _TIMES | {b"PERSIST"}
     since="6.2.0",
     summary="Answers the string a key holds and sets or removes the key's expiry.",
 )
-def getex(call: Call, argv: list[bytes]) -> Reply:
+def getex(call: CommandContext, argv: list[bytes]) -> Reply:
     """GETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]"""
     key = argv[1]
     options = parse_options(argv[2:], _GETEX_WORDS)
@@ -231,7 +237,7 @@ def getex(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Stores a string and answers the one that was there before.",
 )
-def getset(call: Call, argv: list[bytes]) -> Reply:
+def getset(call: CommandContext, argv: list[bytes]) -> Reply:
     """GETSET key value"""
     old = call.typed_to_read(argv[1], bytes)
     store(call, argv[1], argv[2], [b"SET", argv[1], argv[2]])
@@ -247,7 +253,7 @@ def getset(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Stores a string if the key does not exist.",
 )
-def setnx(call: Call, argv: list[bytes]) -> Reply:
+def setnx(call: CommandContext, argv: list[bytes]) -> Reply:
     """SETNX key value"""
     if call.lookup(argv[1]) is not None:
         return 0
@@ -264,7 +270,7 @@ def setnx(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Stores a string that expires after some seconds.",
 )
-def setex(call: Call, argv: list[bytes]) -> Reply:
+def setex(call: CommandContext, argv: list[bytes]) -> Reply:
     """SETEX key seconds value"""
     return _set_to_expire(call, argv, b"EX", "setex")
 
@@ -278,12 +284,12 @@ def setex(call: Call, argv: list[bytes]) -> Reply:
     since="2.6.0",
     summary="Stores a string that expires after some milliseconds.",
 )
-def psetex(call: Call, argv: list[bytes]) -> Reply:
+def psetex(call: CommandContext, argv: list[bytes]) -> Reply:
     """PSETEX key milliseconds value"""
     return _set_to_expire(call, argv, b"PX", "psetex")
 
 
-def _set_to_expire(call: Call, argv: list[bytes], unit: bytes, command: str) -> Reply:
+def _set_to_expire(call: CommandContext, argv: list[bytes], unit: bytes, command: str) -> Reply:
     key, value = argv[1], argv[3]
     at_ms = deadline(call, unit, time_given(argv[2], command), command)
     store(call, key, value, [b"SET", key, value, b"PXAT", b"%d" % at_ms], at_ms=at_ms)
@@ -299,7 +305,7 @@ def _set_to_expire(call: Call, argv: list[bytes], unit: bytes, command: str) -> 
     since="1.0.0",
     summary="Answers the strings of several keys, nil for those that hold none.",
 )
-def mget(call: Call, argv: list[bytes]) -> Reply:
+def mget(call: CommandContext, argv: list[bytes]) -> Reply:
     """MGET key [key ...]"""
     values = [call.lookup_to_read(key) for key in argv[1:]]
     return [value if isinstance(value, bytes) else None for value in values]
@@ -314,7 +320,7 @@ def mget(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.1",
     summary="Stores several strings at once.",
 )
-def mset(call: Call, argv: list[bytes]) -> Reply:
+def mset(call: CommandContext, argv: list[bytes]) -> Reply:
     """MSET key value [key value ...]"""
     _store_pairs(call, _pairs(argv, "mset"), argv)
     return OK
@@ -329,7 +335,7 @@ def mset(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.1",
     summary="Stores several strings at once, or none if one of the keys exists.",
 )
-def msetnx(call: Call, argv: list[bytes]) -> Reply:
+def msetnx(call: CommandContext, argv: list[bytes]) -> Reply:
     """MSETNX key value [key value ...]"""
     pairs = _pairs(argv, "msetnx")
     if any(call.lookup(key) is not None for key, _ in pairs):
@@ -344,7 +350,7 @@ def _pairs(argv: list[bytes], name: str) -> list[tuple[bytes, bytes]]:
     return list(zip(argv[1::2], argv[2::2], strict=True))
 
 
-def _store_pairs(call: Call, pairs: list[tuple[bytes, bytes]], argv: list[bytes]) -> None:
+def _store_pairs(call: CommandContext, pairs: list[tuple[bytes, bytes]], argv: list[bytes]) -> None:
     for key, value in pairs:
         call.overwrite(key, value)
         call.touch(key)
@@ -362,7 +368,7 @@ def _store_pairs(call: Call, pairs: list[tuple[bytes, bytes]], argv: list[bytes]
     since="1.0.0",
     summary="Adds one to the integer a key holds; a missing key counts as 0.",
 )
-def incr(call: Call, argv: list[bytes]) -> Reply:
+def incr(call: CommandContext, argv: list[bytes]) -> Reply:
     """INCR key"""
     return _increment(call, argv, 1)
 
@@ -376,7 +382,7 @@ def incr(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Subtracts one from the integer a key holds; a missing key counts as 0.",
 )
-def decr(call: Call, argv: list[bytes]) -> Reply:
+def decr(call: CommandContext, argv: list[bytes]) -> Reply:
     """DECR key"""
     return _increment(call, argv, -1)
 
@@ -390,7 +396,7 @@ def decr(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Adds a number to the integer a key holds; a missing key counts as 0.",
 )
-def incrby(call: Call, argv: list[bytes]) -> Reply:
+def incrby(call: CommandContext, argv: list[bytes]) -> Reply:
     """INCRBY key increment"""
     return _increment(call, argv, integer(argv[2]))
 
@@ -404,7 +410,7 @@ def incrby(call: Call, argv: list[bytes]) -> Reply:
     since="1.0.0",
     summary="Subtracts a number from the integer a key holds; a missing key counts as 0.",
 )
-def decrby(call: Call, argv: list[bytes]) -> Reply:
+def decrby(call: CommandContext, argv: list[bytes]) -> Reply:
     """DECRBY key decrement"""
     decrement = integer(argv[2])
     if decrement == I64_MIN:  # it has no negative
@@ -412,7 +418,7 @@ def decrby(call: Call, argv: list[bytes]) -> Reply:
     return _increment(call, argv, -decrement)
 
 
-def _increment(call: Call, argv: list[bytes], by: int) -> int:
+def _increment(call: CommandContext, argv: list[bytes], by: int) -> int:
     key = argv[1]
     old = call.typed(key, bytes)
     value = (integer(old) if old is not None else 0) + by
@@ -432,7 +438,7 @@ def _increment(call: Call, argv: list[bytes], by: int) -> int:
     since="2.6.0",
     summary="Adds a fraction to the number a key holds; a missing key counts as 0.",
 )
-def incrbyfloat(call: Call, argv: list[bytes]) -> Reply:
+def incrbyfloat(call: CommandContext, argv: list[bytes]) -> Reply:
     """INCRBYFLOAT key increment"""
     key = argv[1]
     old = call.typed(key, bytes)
@@ -458,7 +464,7 @@ def incrbyfloat(call: Call, argv: list[bytes]) -> Reply:
     since="2.0.0",
     summary="Adds bytes to the end of a string, which starts empty; answers its length.",
 )
-def append(call: Call, argv: list[bytes]) -> Reply:
+def append(call: CommandContext, argv: list[bytes]) -> Reply:
     """APPEND key value"""
     key = argv[1]
     old = call.typed(key, bytes)
@@ -478,7 +484,7 @@ def append(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.0",
     summary="Counts the bytes of a string; 0 for a missing key.",
 )
-def strlen(call: Call, argv: list[bytes]) -> Reply:
+def strlen(call: CommandContext, argv: list[bytes]) -> Reply:
     """STRLEN key"""
     return len(call.typed_to_read(argv[1], bytes) or b"")
 
@@ -492,7 +498,7 @@ def strlen(call: Call, argv: list[bytes]) -> Reply:
     since="2.4.0",
     summary="Answers a part of a string, both ends included, negative positions counted from its end.",
 )
-def getrange(call: Call, argv: list[bytes]) -> Reply:
+def getrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """GETRANGE key start end"""
     start, end = integer(argv[2]), integer(argv[3])
     value = call.typed_to_read(argv[1], bytes) or b""
@@ -513,7 +519,7 @@ def getrange(call: Call, argv: list[bytes]) -> Reply:
     since="2.2.0",
     summary="Overwrites a string from an offset on, filling a gap with zero bytes; answers its length.",
 )
-def setrange(call: Call, argv: list[bytes]) -> Reply:
+def setrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """SETRANGE key offset value"""
     key, offset, part = argv[1], integer(argv[2]), argv[3]
     if offset < 0:
@@ -543,7 +549,7 @@ def _check_size(size: int) -> None:
     since="8.4.0",
     summary="Answers the 64-bit XXH3 hash of a string as 16 hex digits.",
 )
-def digest(call: Call, argv: list[bytes]) -> Reply:
+def digest(call: CommandContext, argv: list[bytes]) -> Reply:
     """DIGEST key"""
     value = call.typed_to_read(argv[1], bytes)
     return None if value is None else digest_of(value)
@@ -558,7 +564,7 @@ def digest(call: Call, argv: list[bytes]) -> Reply:
     since="8.4.0",
     summary="Deletes a key; with a condition, only if its string or the string's digest compares as told.",
 )
-def delex(call: Call, argv: list[bytes]) -> Reply:
+def delex(call: CommandContext, argv: list[bytes]) -> Reply:
     """DELEX key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]"""
     key = argv[1]
     if len(argv) not in (2, 4):

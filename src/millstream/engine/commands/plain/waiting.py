@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.text.args import I64_MAX, as_integer
 from millstream.engine.text.floats import parse_extended
 
 
-def timeout_ms_of(call: Call, word: bytes) -> int:
+def timeout_ms_of(call: CommandContext, word: bytes) -> int:
     """Seconds, with a fraction if need be, as milliseconds; rounded up, so that no wait becomes an endless one."""
     seconds = parse_extended(word)
     if seconds is None:
@@ -29,7 +29,7 @@ def timeout_ms_of(call: Call, word: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PopChoice:
     """Keys of which the first that is there counts, from which end to take, and how much."""
 
     keys: list[bytes]
@@ -37,7 +37,7 @@ class Choice:
     count: int = 1
 
 
-def parse_choice(argv: list[bytes], at: int, ends: tuple[bytes, ...]) -> Choice:
+def parse_choice(argv: list[bytes], at: int, ends: tuple[bytes, ...]) -> PopChoice:
     """`numkeys key [key ...] end [COUNT count]` from this word on."""
     number = as_integer(argv[at])
     if number is None or number < 1:
@@ -52,7 +52,7 @@ def parse_choice(argv: list[bytes], at: int, ends: tuple[bytes, ...]) -> Choice:
         count = as_integer(rest[2]) or 0
         if count < 1:
             raise fault(faults.COUNT_BELOW_ONE)
-    return Choice(argv[at + 1 : at + 1 + number], rest[0].upper(), count)
+    return PopChoice(argv[at + 1 : at + 1 + number], rest[0].upper(), count)
 
 
 def keys_after(at: int, step: int = 1) -> Callable[[list[bytes]], list[int]]:

@@ -9,7 +9,7 @@ import xxhash
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import OK, Reply
 from millstream.engine.streams import ids
 from millstream.engine.streams.entries import LARGEST_NODE
@@ -74,7 +74,7 @@ class TrimWords:
         self.threshold_at = at
         return at + 1
 
-    def check(self, call: Call, *, must_be_given: bool) -> None:
+    def check(self, call: CommandContext, *, must_be_given: bool) -> None:
         """The rules about which words go together."""
         if self.limit and not self.is_given:
             raise fault(faults.LIMIT_WITHOUT_TRIM)
@@ -83,7 +83,7 @@ class TrimWords:
         if self.limit is not None and self.approximate_at is None and not call.trusted:
             raise fault(faults.LIMIT_WITHOUT_APPROX)
 
-    def apply(self, call: Call, stream: Stream) -> tuple[int, int | None]:
+    def apply(self, call: CommandContext, stream: Stream) -> tuple[int, int | None]:
         """Trim the stream: how many entries went, and the id at which LIMIT ended the walk."""
         return stream.trim(
             maxlen=self.maxlen,
@@ -93,7 +93,7 @@ class TrimWords:
             references=self.references or References.KEEP,
         )
 
-    def _effective_limit(self, call: Call) -> int:
+    def _effective_limit(self, call: CommandContext) -> int:
         if call.trusted or self.approximate_at is None:
             return 0
         if self.limit is not None:
@@ -142,7 +142,7 @@ class AddWords:
     since="5.0.0",
     summary="Appends an entry to a stream and answers with its id.",
 )
-def xadd(call: Call, argv: list[bytes]) -> Reply:
+def xadd(call: CommandContext, argv: list[bytes]) -> Reply:
     """XADD key [NOMKSTREAM] [KEEPREF|DELREF|ACKED] [IDMPAUTO pid | IDMP pid iid]
     [MAXLEN|MINID [=|~] threshold [LIMIT n]] <*|id> field value [field value ...]
 
@@ -215,7 +215,7 @@ def _known_in_log(words: AddWords, stream: Stream, records: dict[bytes, int], id
     return None
 
 
-def _parse_add(call: Call, argv: list[bytes]) -> AddWords:
+def _parse_add(call: CommandContext, argv: list[bytes]) -> AddWords:
     words = AddWords(TrimWords())
     at = 2
     while at < len(argv):
@@ -306,7 +306,7 @@ def _rotate_left(value: int) -> int:
     since="5.0.0",
     summary="Removes the oldest entries of a stream, by length or by id.",
 )
-def xtrim(call: Call, argv: list[bytes]) -> Reply:
+def xtrim(call: CommandContext, argv: list[bytes]) -> Reply:
     """XTRIM key <MAXLEN|MINID> [=|~] threshold [LIMIT n] [KEEPREF|DELREF|ACKED]
 
     How many entries were removed.
@@ -343,7 +343,7 @@ def xtrim(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Deletes entries of a stream; pending references to them stay.",
 )
-def xdel(call: Call, argv: list[bytes]) -> Reply:
+def xdel(call: CommandContext, argv: list[bytes]) -> Reply:
     """XDEL key id [id ...]
 
     How many entries were there and are gone.
@@ -358,7 +358,7 @@ def xdel(call: Call, argv: list[bytes]) -> Reply:
     return deleted
 
 
-def _report_deleted(call: Call, argv: list[bytes], name: bytes, deleted: int) -> None:
+def _report_deleted(call: CommandContext, argv: list[bytes], name: bytes, deleted: int) -> None:
     if deleted:
         call.event("t", b"xdel", name)
         call.touch(name)
@@ -407,7 +407,7 @@ def parse_id_block(argv: list[bytes], at: int) -> IdBlock:
     since="8.2.0",
     summary="Deletes entries of a stream, with a say in what becomes of pending references.",
 )
-def xdelex(call: Call, argv: list[bytes]) -> Reply:
+def xdelex(call: CommandContext, argv: list[bytes]) -> Reply:
     """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id [id ...]
 
     One number an id: 1 deleted, -1 not there, 2 kept because it is referenced.
@@ -441,7 +441,7 @@ def _delete_with(stream: Stream, key: int, references: References) -> int:
     since="5.0.0",
     summary="Sets the last id of a stream and the counters that outlive entries.",
 )
-def xsetid(call: Call, argv: list[bytes]) -> Reply:
+def xsetid(call: CommandContext, argv: list[bytes]) -> Reply:
     """XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]"""
     key = ids.strict(argv[2])
     entries_added, max_deleted = _parse_setid_options(argv, key)
@@ -494,7 +494,7 @@ def _parse_setid_options(argv: list[bytes], key: int) -> tuple[int | None, int |
     since="8.6.0",
     summary="Sets how long and how many idempotency records a stream keeps.",
 )
-def xcfgset(call: Call, argv: list[bytes]) -> Reply:
+def xcfgset(call: CommandContext, argv: list[bytes]) -> Reply:
     """XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE n]
 
     A value that changes drops all records of the stream.
@@ -546,7 +546,7 @@ def _parse_cfgset(argv: list[bytes]) -> tuple[int | None, int | None]:
     since="8.6.2",
     summary="Restores an idempotency record; a rewritten log holds these.",
 )
-def xidmprecord(call: Call, argv: list[bytes]) -> Reply:
+def xidmprecord(call: CommandContext, argv: list[bytes]) -> Reply:
     """XIDMPRECORD key pid iid stream-id"""
     _, name, producer, idempotent_id, id_word = argv
     key = ids.strict(id_word)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from millstream.engine import faults
 from millstream.engine.commands.streams.group import count_again, log_delivery, log_position, obtain_consumer
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import NIL_ARRAY, Encoded, Reply
 from millstream.engine.streams import ids
 from millstream.engine.streams.entries import Block
 from millstream.engine.streams.entry_replies import encode_entry
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY
-from millstream.engine.streams.pending import AnyHold, Consumer
+from millstream.engine.streams.pending import AnyHold, GroupConsumer
 from millstream.engine.streams.stream import Stream
 from millstream.engine.table import Registry
 from millstream.engine.text.args import I64_MAX, as_integer, integer
@@ -22,7 +22,7 @@ from millstream.engine.text.args import I64_MAX, as_integer, integer
 REGISTRY = Registry("stream")
 
 
-def _group(call: Call, key: bytes, name: bytes) -> tuple[Stream, Group]:
+def _group(call: CommandContext, key: bytes, name: bytes) -> tuple[Stream, Group]:
     return _group_in(call.lookup_to_read(key), key, name)
 
 
@@ -49,7 +49,7 @@ def _group_in(value: object | None, key: bytes, name: bytes) -> tuple[Stream, Gr
     since="5.0.0",
     summary="Shows what is pending in a group: a summary, or the entries.",
 )
-def xpending(call: Call, argv: list[bytes]) -> Reply:
+def xpending(call: CommandContext, argv: list[bytes]) -> Reply:
     """XPENDING key group [[IDLE min-idle-ms] start end count [consumer]]"""
     if len(argv) == 3:
         _, group = _group(call, argv[1], argv[2])
@@ -138,7 +138,7 @@ class ClaimWords:
     since="5.0.0",
     summary="Takes over pending entries by id.",
 )
-def xclaim(call: Call, argv: list[bytes]) -> Reply:
+def xclaim(call: CommandContext, argv: list[bytes]) -> Reply:
     """XCLAIM key group consumer min-idle-ms id [id ...] [IDLE ms] [TIME unix-ms] [RETRYCOUNT n] [FORCE] [JUSTID]
     [LASTID id]
 
@@ -163,7 +163,7 @@ def xclaim(call: Call, argv: list[bytes]) -> Reply:
     return rows
 
 
-def _parse_claim(call: Call, argv: list[bytes]) -> ClaimWords:
+def _parse_claim(call: CommandContext, argv: list[bytes]) -> ClaimWords:
     min_idle = as_integer(argv[4])
     if min_idle is None:
         raise faults.bad_claim_argument("min-idle-time argument", "XCLAIM")
@@ -183,7 +183,7 @@ def _parse_claim(call: Call, argv: list[bytes]) -> ClaimWords:
     return words
 
 
-def _take_claim_option(call: Call, words: ClaimWords, argv: list[bytes], at: int) -> int:
+def _take_claim_option(call: CommandContext, words: ClaimWords, argv: list[bytes], at: int) -> int:
     word = argv[at].upper()
     if word == b"FORCE":
         words.force = True
@@ -211,7 +211,7 @@ class _Claim:
     """Takes over entries one by one for XCLAIM."""
 
     def __init__(
-        self, call: Call, key: bytes, stream: Stream, group: Group, consumer: Consumer, words: ClaimWords
+        self, call: CommandContext, key: bytes, stream: Stream, group: Group, consumer: GroupConsumer, words: ClaimWords
     ) -> None:
         self.call = call
         self.key = key
@@ -257,7 +257,7 @@ class _Claim:
         return count if self.words.just_id else count_again(count)
 
 
-def drop_ghost(call: Call, key: bytes, group: Group, word: bytes, entry_id: bytes, hold: AnyHold) -> bool:
+def drop_ghost(call: CommandContext, key: bytes, group: Group, word: bytes, entry_id: bytes, hold: AnyHold) -> bool:
     """Forget a pending entry whose stream entry is gone; whether the group's last id was logged with it."""
     owner = hold.consumer
     call.dirty += 1
@@ -281,7 +281,7 @@ def drop_ghost(call: Call, key: bytes, group: Group, word: bytes, entry_id: byte
     since="6.2.0",
     summary="Takes over pending entries that have been idle for long, in id order.",
 )
-def xautoclaim(call: Call, argv: list[bytes]) -> Reply:
+def xautoclaim(call: CommandContext, argv: list[bytes]) -> Reply:
     """XAUTOCLAIM key group consumer min-idle-ms start [COUNT n] [JUSTID]
 
     Where to go on, the claimed entries (ids with JUSTID), and the ids that were pending without an entry.
@@ -320,10 +320,10 @@ def _pending_from(group: Group, start: int, most: int) -> list[tuple[bytes, AnyH
 
 
 def _autoclaim_one(
-    call: Call,
+    call: CommandContext,
     key: bytes,
     group: Group,
-    consumer: Consumer,
+    consumer: GroupConsumer,
     entry_id: bytes,
     hold: AnyHold,
     found: tuple[Block, int],

@@ -9,14 +9,14 @@ from typing import Final
 from millstream.engine import faults
 from millstream.engine.commands.streams.read import Budget, ReadWords, find_stream_keys, parse_read
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import NIL_ARRAY, OK, ByKey, Encoded, Reply, Simple, Wait
 from millstream.engine.streams import ids
 from millstream.engine.streams.entries import Block
 from millstream.engine.streams.entry_replies import append_claimed, append_entries, encode_entry
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY, order
-from millstream.engine.streams.pending import AnyHold, Consumer
+from millstream.engine.streams.pending import AnyHold, GroupConsumer
 from millstream.engine.streams.stream import Stream
 from millstream.engine.table import Registry
 from millstream.engine.text.args import I64_MAX, integer
@@ -27,20 +27,27 @@ _MOST_IN_LINE: Final = 1000  # ids
 _SMALLEST: Final = 20  # bytes that no entry in a reply is shorter than
 
 
-def obtain_consumer(call: Call, key: bytes, group: Group, name: bytes) -> tuple[Consumer, bool]:
+def obtain_consumer(call: CommandContext, key: bytes, group: Group, name: bytes) -> tuple[GroupConsumer, bool]:
     """The consumer of this name, just seen, and whether it had to be made."""
     consumer = group.consumers.get(name)
     if consumer is not None:
         consumer.seen_ms = call.now_ms
         return consumer, False
-    consumer = group.consumers[name] = Consumer(name, call.now_ms)
+    consumer = group.consumers[name] = GroupConsumer(name, call.now_ms)
     call.event("t", b"xgroup-createconsumer", key)
     call.dirty += 1
     return consumer, True
 
 
 def log_delivery(
-    call: Call, key: bytes, group: bytes, consumer: bytes, entry_id: bytes, time_ms: int, count: int, last: bytes
+    call: CommandContext,
+    key: bytes,
+    group: bytes,
+    consumer: bytes,
+    entry_id: bytes,
+    time_ms: int,
+    count: int,
+    last: bytes,
 ) -> None:
     """A delivery or claim as the forced claim that replays it."""
     call.log(
@@ -62,7 +69,7 @@ def log_delivery(
 
 
 def log_deliveries(
-    call: Call, key: bytes, group: bytes, consumer: bytes, entry_ids: list[bytes], count: int, last: bytes
+    call: CommandContext, key: bytes, group: bytes, consumer: bytes, entry_ids: list[bytes], count: int, last: bytes
 ) -> None:
     """As `log_delivery`, of several entries now. Redis writes a line each, which says the same in more words."""
     for first in range(0, len(entry_ids), _MOST_IN_LINE):
@@ -84,7 +91,7 @@ def log_deliveries(
         )
 
 
-def log_position(call: Call, key: bytes, group: Group) -> None:
+def log_position(call: CommandContext, key: bytes, group: Group) -> None:
     """How far a group has read."""
     read = -1 if group.entries_read is None else group.entries_read
     call.log(b"XGROUP", b"SETID", key, group.name, ids.text_of(group.last), b"ENTRIESREAD", b"%d" % read)
@@ -94,7 +101,7 @@ def log_position(call: Call, key: bytes, group: Group) -> None:
 
 
 @dataclass(slots=True)
-class Source:
+class DeliverySource:
     """One stream of an XREADGROUP, checked: what to read of it."""
 
     key: bytes
@@ -112,7 +119,7 @@ class Source:
     since="5.0.0",
     summary="Reads new entries for a consumer of a group, its own history, or what others left pending.",
 )
-def xreadgroup(call: Call, argv: list[bytes]) -> Reply | Wait:
+def xreadgroup(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [CLAIM min-idle-ms] [NOACK] [MAXCOUNT n] [MAXSIZE bytes]
     STREAMS key [key ...] id [id ...]
     """
@@ -138,7 +145,7 @@ def xreadgroup(call: Call, argv: list[bytes]) -> Reply | Wait:
     return Wait(tuple(dict.fromkeys(words.keys)), words.block_ms, list(argv), wake_at, group=True)
 
 
-def _source(call: Call, words: ReadWords, key: bytes, word: bytes) -> Source:
+def _source(call: CommandContext, words: ReadWords, key: bytes, word: bytes) -> DeliverySource:
     group_name = words.group or b""
     stream = call.typed_to_read(key, Stream)
     group = None if stream is None else stream.groups.get(group_name)
@@ -147,10 +154,10 @@ def _source(call: Call, words: ReadWords, key: bytes, word: bytes) -> Source:
     if word in (b"$", b"+"):
         raise faults.meaningless_id(word.decode())
     if word == b">":
-        return Source(key, stream, group, None)
+        return DeliverySource(key, stream, group, None)
     after = ids.strict(word)
     # Redis marks `>` by the highest id inside, so that this id means the same
-    return Source(key, stream, group, None if after == MAX_KEY else after)
+    return DeliverySource(key, stream, group, None if after == MAX_KEY else after)
 
 
 @dataclass(slots=True)
@@ -167,14 +174,14 @@ class Due:
 class _GroupReader:
     """Serves the streams of one XREADGROUP in turn."""
 
-    def __init__(self, call: Call, words: ReadWords, budget: Budget) -> None:
+    def __init__(self, call: CommandContext, words: ReadWords, budget: Budget) -> None:
         self.call = call
         self.words = words
         self.budget = budget
         self.claim_ms = words.claim_ms  # switched off for the rest once a history id is served
         self.oldest_ms: int | None = None  # delivery time of the first entry that will become due
 
-    def serve(self, source: Source) -> Reply | None:
+    def serve(self, source: DeliverySource) -> Reply | None:
         """What this stream has for the consumer, None if it is left out of the reply."""
         call, group = self.call, source.group
         claimable = self.claim_ms is not None and self._is_claimable(source, self.claim_ms)
@@ -193,7 +200,7 @@ class _GroupReader:
 
     # History
 
-    def _history(self, source: Source, consumer: Consumer, after: int) -> Reply:
+    def _history(self, source: DeliverySource, consumer: GroupConsumer, after: int) -> Reply:
         """The consumer's own pending entries, each counted as delivered once more; deleted ones as null."""
         call, pending, budget = self.call, source.group.pending, self.budget
         limit = budget.begin(source.key)
@@ -219,7 +226,7 @@ class _GroupReader:
 
     # New entries and claims
 
-    def _deliver(self, source: Source, consumer: Consumer, *, claimable: bool, has_new: bool) -> Reply:
+    def _deliver(self, source: DeliverySource, consumer: GroupConsumer, *, claimable: bool, has_new: bool) -> Reply:
         call, group = self.call, source.group
         limit = self.budget.begin(source.key)
         last_before = ids.text_of(group.last)
@@ -239,7 +246,9 @@ class _GroupReader:
         out[0] = b"*%d\r\n" % count
         return Encoded(b"".join(out))
 
-    def _new(self, source: Source, consumer: Consumer, limit: int | None, last_before: bytes, out: list[bytes]) -> int:
+    def _new(
+        self, source: DeliverySource, consumer: GroupConsumer, limit: int | None, last_before: bytes, out: list[bytes]
+    ) -> int:
         """Deliver entries that the group has not had yet, and append them to the reply; how many."""
         call, stream, group = self.call, source.stream, source.group
         entry_ids, fragments, blocks = next_entries(stream, group, limit)
@@ -259,7 +268,7 @@ class _GroupReader:
             append_claimed(out, entry_ids, fragments, 0, 0)
         return fitting
 
-    def _is_claimable(self, source: Source, min_idle_ms: int) -> bool:
+    def _is_claimable(self, source: DeliverySource, min_idle_ms: int) -> bool:
         """Whether the first entry in claim order that is still in the stream has been idle long enough."""
         pending, entries = source.group.pending, source.stream.entries
         for hold in pending.claim_order():
@@ -270,7 +279,7 @@ class _GroupReader:
                     return pending.is_due(hold, self.call.now_ms, min_idle_ms)
         return False
 
-    def _due(self, source: Source, min_idle_ms: int, limit: int | None) -> list[Due]:
+    def _due(self, source: DeliverySource, min_idle_ms: int, limit: int | None) -> list[Due]:
         """What may be claimed, in claim order; entries that are gone from the stream are passed over."""
         pending, budget, now_ms = source.group.pending, self.budget, self.call.now_ms
         most = I64_MAX if limit is None else limit
@@ -289,7 +298,9 @@ class _GroupReader:
                 found.append(due)
         return found
 
-    def _claim(self, source: Source, consumer: Consumer, due: Due, last_before: bytes, out: list[bytes]) -> None:
+    def _claim(
+        self, source: DeliverySource, consumer: GroupConsumer, due: Due, last_before: bytes, out: list[bytes]
+    ) -> None:
         """Make due entries the consumer's, and append them to the reply."""
         call, group, hold = self.call, source.group, due.hold
         idle_ms, count_before = call.now_ms - hold.time_ms, hold.count
@@ -354,7 +365,7 @@ def next_entries(
 def deliver(
     stream: Stream,
     group: Group,
-    consumer: Consumer,
+    consumer: GroupConsumer,
     now_ms: int,
     entry_ids: list[bytes],
     blocks: list[Block | None],
@@ -379,7 +390,7 @@ def deliver(
     stream.advance(group, entry_ids, last)
 
 
-def deliver_next(stream: Stream, group: Group, consumer: Consumer, now_ms: int) -> tuple[bytes, bytes] | None:
+def deliver_next(stream: Stream, group: Group, consumer: GroupConsumer, now_ms: int) -> tuple[bytes, bytes] | None:
     """Hand the next entry to a consumer without a search: id and encoded fields.
 
     None, and nothing done, unless the group goes on where it last read, counts exactly and has nothing pending
@@ -404,7 +415,7 @@ def deliver_next(stream: Stream, group: Group, consumer: Consumer, now_ms: int) 
 
 
 def deliver_run(
-    stream: Stream, group: Group, consumer: Consumer, now_ms: int, most: int
+    stream: Stream, group: Group, consumer: GroupConsumer, now_ms: int, most: int
 ) -> tuple[list[bytes], list[bytes]] | None:
     """As deliver_next, for up to so many entries of one block: ids and encoded fields."""
     block = group.block
@@ -483,19 +494,19 @@ HELP
 
 
 @REGISTRY.command("xgroup|help", 2, "loading stale", since="5.0.0", summary="Describes the subcommands.")
-def xgroup_help(call: Call, argv: list[bytes]) -> Reply:
+def xgroup_help(call: CommandContext, argv: list[bytes]) -> Reply:
     """XGROUP HELP"""
     return [Simple(line.encode()) for line in _HELP.splitlines()]
 
 
-def _stream_of(call: Call, key: bytes) -> Stream:
+def _stream_of(call: CommandContext, key: bytes) -> Stream:
     stream = call.typed(key, Stream)
     if stream is None:
         raise fault(faults.GROUP_NEEDS_KEY)
     return stream
 
 
-def _group_of(call: Call, key: bytes, name: bytes) -> Group:
+def _group_of(call: CommandContext, key: bytes, name: bytes) -> Group:
     group = _stream_of(call, key).groups.get(name)
     if group is None:
         raise faults.no_group_of_key(key, name)
@@ -532,7 +543,7 @@ def _parse_group_options(argv: list[bytes], *, may_make: bool) -> tuple[bool, in
     since="5.0.0",
     summary="Makes a consumer group that starts after an id.",
 )
-def xgroup_create(call: Call, argv: list[bytes]) -> Reply:
+def xgroup_create(call: CommandContext, argv: list[bytes]) -> Reply:
     """XGROUP CREATE key group <id|$> [MKSTREAM] [ENTRIESREAD n]"""
     make_stream, entries_read = _parse_group_options(argv, may_make=True)
     key, name, word = argv[2:5]
@@ -571,7 +582,7 @@ def _clamp_read(entries_read: int | None, stream: Stream) -> int | None:
     since="5.0.0",
     summary="Sets the id after which a group reads on.",
 )
-def xgroup_setid(call: Call, argv: list[bytes]) -> Reply:
+def xgroup_setid(call: CommandContext, argv: list[bytes]) -> Reply:
     """XGROUP SETID key group <id|$> [ENTRIESREAD n]"""
     _, entries_read = _parse_group_options(argv, may_make=False)
     key, name, word = argv[2:5]
@@ -601,7 +612,7 @@ def xgroup_setid(call: Call, argv: list[bytes]) -> Reply:
     since="6.2.0",
     summary="Makes a consumer of a group.",
 )
-def xgroup_createconsumer(call: Call, argv: list[bytes]) -> Reply:
+def xgroup_createconsumer(call: CommandContext, argv: list[bytes]) -> Reply:
     """XGROUP CREATECONSUMER key group consumer"""
     group = _group_of(call, argv[2], argv[3])
     if argv[4] in group.consumers:
@@ -620,7 +631,7 @@ def xgroup_createconsumer(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Removes a group with all that is pending in it.",
 )
-def xgroup_destroy(call: Call, argv: list[bytes]) -> Reply:
+def xgroup_destroy(call: CommandContext, argv: list[bytes]) -> Reply:
     """XGROUP DESTROY key group"""
     stream = _stream_of(call, argv[2])
     if stream.groups.pop(argv[3], None) is None:
@@ -641,7 +652,7 @@ def xgroup_destroy(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Removes a consumer with all that is pending for it.",
 )
-def xgroup_delconsumer(call: Call, argv: list[bytes]) -> Reply:
+def xgroup_delconsumer(call: CommandContext, argv: list[bytes]) -> Reply:
     """XGROUP DELCONSUMER key group consumer"""
     group = _group_of(call, argv[2], argv[3])
     consumer = group.consumers.pop(argv[4], None)

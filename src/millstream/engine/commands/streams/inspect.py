@@ -6,13 +6,13 @@ from itertools import islice
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import Encoded, Pairs, Reply, Simple
 from millstream.engine.streams import ids
 from millstream.engine.streams.entry_replies import encode_entry, entries_reply
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY
-from millstream.engine.streams.pending import Consumer
+from millstream.engine.streams.pending import GroupConsumer
 from millstream.engine.streams.stream import Stream
 from millstream.engine.table import Registry
 from millstream.engine.text.args import integer
@@ -32,12 +32,12 @@ HELP
 
 
 @REGISTRY.command("xinfo|help", 2, "loading stale", since="5.0.0", summary="Describes the subcommands.")
-def xinfo_help(call: Call, argv: list[bytes]) -> Reply:
+def xinfo_help(call: CommandContext, argv: list[bytes]) -> Reply:
     """XINFO HELP"""
     return [Simple(line.encode()) for line in _HELP.splitlines()]
 
 
-def _stream(call: Call, key: bytes) -> Stream:
+def _stream(call: CommandContext, key: bytes) -> Stream:
     stream = call.typed_to_read(key, Stream)
     if stream is None:
         raise fault(faults.NO_SUCH_KEY)
@@ -53,7 +53,7 @@ def _stream(call: Call, key: bytes) -> Stream:
     since="5.0.0",
     summary="Shows a stream's counters, and with FULL its entries, groups and pending entries.",
 )
-def xinfo_stream(call: Call, argv: list[bytes]) -> Reply:
+def xinfo_stream(call: CommandContext, argv: list[bytes]) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]"""
     stream = _stream(call, argv[2])
     full, count = _parse_stream(argv)
@@ -144,7 +144,7 @@ def _full_group(stream: Stream, group: Group, most: int | None) -> Reply:
     )
 
 
-def _full_consumer(group: Group, consumer: Consumer, most: int | None) -> Reply:
+def _full_consumer(group: Group, consumer: GroupConsumer, most: int | None) -> Reply:
     pending = group.pending
     rows: list[Reply] = []
     for entry_id in islice(pending.of_consumer(consumer, 0), most):
@@ -175,7 +175,7 @@ def _full_consumer(group: Group, consumer: Consumer, most: int | None) -> Reply:
     since="5.0.0",
     summary="Lists the groups of a stream.",
 )
-def xinfo_groups(call: Call, argv: list[bytes]) -> Reply:
+def xinfo_groups(call: CommandContext, argv: list[bytes]) -> Reply:
     """XINFO GROUPS key"""
     stream = _stream(call, argv[2])
     return [
@@ -208,7 +208,7 @@ def xinfo_groups(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Lists the consumers of a group.",
 )
-def xinfo_consumers(call: Call, argv: list[bytes]) -> Reply:
+def xinfo_consumers(call: CommandContext, argv: list[bytes]) -> Reply:
     """XINFO CONSUMERS key group"""
     stream = _stream(call, argv[2])
     group = stream.groups.get(argv[3])

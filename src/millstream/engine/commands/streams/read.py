@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import NIL_ARRAY, ByKey, Encoded, Reply, Wait
 from millstream.engine.streams import ids
 from millstream.engine.streams.entry_replies import encode_entry, entries_reply
@@ -27,7 +27,7 @@ REGISTRY = Registry("stream")
     since="5.0.0",
     summary="Answers how many entries a stream has.",
 )
-def xlen(call: Call, argv: list[bytes]) -> Reply:
+def xlen(call: CommandContext, argv: list[bytes]) -> Reply:
     """XLEN key"""
     stream = call.typed_to_read(argv[1], Stream)
     return 0 if stream is None else len(stream)
@@ -42,7 +42,7 @@ def xlen(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Reads entries between two ids, oldest first.",
 )
-def xrange(call: Call, argv: list[bytes]) -> Reply:
+def xrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """XRANGE key start end [COUNT n]"""
     return _range(call, argv, argv[2], argv[3], backwards=False)
 
@@ -56,12 +56,12 @@ def xrange(call: Call, argv: list[bytes]) -> Reply:
     since="5.0.0",
     summary="Reads entries between two ids, newest first.",
 )
-def xrevrange(call: Call, argv: list[bytes]) -> Reply:
+def xrevrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """XREVRANGE key end start [COUNT n]"""
     return _range(call, argv, argv[3], argv[2], backwards=True)
 
 
-def _range(call: Call, argv: list[bytes], start_word: bytes, end_word: bytes, *, backwards: bool) -> Reply:
+def _range(call: CommandContext, argv: list[bytes], start_word: bytes, end_word: bytes, *, backwards: bool) -> Reply:
     start = ids.bound(start_word, is_start=True)
     end = ids.bound(end_word, is_start=False)
     count: int | None = None
@@ -97,7 +97,7 @@ class ReadWords:
     claim_ms: int | None = None
 
 
-def parse_read(call: Call, argv: list[bytes], *, in_group: bool) -> ReadWords:
+def parse_read(call: CommandContext, argv: list[bytes], *, in_group: bool) -> ReadWords:
     """The words of XREAD or XREADGROUP; errors in the order Redis finds them."""
     words = ReadWords()
     at = 1
@@ -129,7 +129,7 @@ def _take_streams(words: ReadWords, argv: list[bytes], at: int, *, in_group: boo
 
 
 def _take_read_option(
-    call: Call, words: ReadWords, argv: list[bytes], at: int, word: bytes, left: int, *, in_group: bool
+    call: CommandContext, words: ReadWords, argv: list[bytes], at: int, word: bytes, left: int, *, in_group: bool
 ) -> int:
     """Read the option at this place; the place after it."""
     if word == b"NOACK":
@@ -172,7 +172,7 @@ def _positive(word: bytes, option: str) -> int:
     return value
 
 
-def _timeout(call: Call, word: bytes) -> int:
+def _timeout(call: CommandContext, word: bytes) -> int:
     timeout = integer(word, faults.BLOCK_NOT_INTEGER)
     if timeout < 0:
         raise fault(faults.BLOCK_NEGATIVE)
@@ -252,7 +252,7 @@ def find_stream_keys(argv: list[bytes]) -> list[int]:
     since="5.0.0",
     summary="Reads entries after given ids from one or more streams, waiting for them if asked to.",
 )
-def xread(call: Call, argv: list[bytes]) -> Reply | Wait:
+def xread(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     """XREAD [COUNT n] [BLOCK ms] [MAXCOUNT n] [MAXSIZE bytes] STREAMS key [key ...] id [id ...]"""
     words = parse_read(call, argv, in_group=False)
     after = [_parse_read_id(call, key, word) for key, word in zip(words.keys, words.ids, strict=True)]
@@ -284,7 +284,7 @@ def _read_into(budget: Budget, key: bytes, stream: Stream, start: int) -> Encode
     return entries_reply(entry_ids[:fitting], fragments[:fitting])
 
 
-def _parse_read_id(call: Call, key: bytes, word: bytes) -> int | None:
+def _parse_read_id(call: CommandContext, key: bytes, word: bytes) -> int | None:
     """After which key to read; None for `+`, the last entry only."""
     stream = call.typed_to_read(key, Stream)
     if word == b"$":

@@ -8,7 +8,7 @@ from enum import Enum
 from millstream.engine import faults
 from millstream.engine.commands.streams.append import IdBlock, parse_id_block
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import Reply
 from millstream.engine.streams import ids
 from millstream.engine.streams.groups import Group
@@ -42,7 +42,7 @@ class ReleaseMode(Enum):
     since="5.0.0",
     summary="Acknowledges pending entries of a group: they are done.",
 )
-def xack(call: Call, argv: list[bytes]) -> Reply:
+def xack(call: CommandContext, argv: list[bytes]) -> Reply:
     """XACK key group id [id ...]
 
     How many of the ids were pending.
@@ -69,7 +69,7 @@ def xack(call: Call, argv: list[bytes]) -> Reply:
     since="8.2.0",
     summary="Acknowledges pending entries of a group and deletes them from the stream.",
 )
-def xackdel(call: Call, argv: list[bytes]) -> Reply:
+def xackdel(call: CommandContext, argv: list[bytes]) -> Reply:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id [id ...]
 
     One number an id: 1 acknowledged and deleted, 2 acknowledged and kept because it is referenced, -1 not pending.
@@ -127,7 +127,7 @@ class NackWords:
     since="8.8.0",
     summary="Releases pending entries: they are nobody's, and the next to be claimed.",
 )
-def xnack(call: Call, argv: list[bytes]) -> Reply:
+def xnack(call: CommandContext, argv: list[bytes]) -> Reply:
     """XNACK key group <SILENT|FAIL|FATAL> IDS numids id [id ...] [RETRYCOUNT count] [FORCE]
 
     How many ids were released; one that is not pending is skipped, or made pending by FORCE if its entry is there.
