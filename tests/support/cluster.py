@@ -28,8 +28,9 @@ from tests.support import servers
 
 SLOTS: Final = ((0, 5461), (5462, 10922), (10923, 16383))
 REPLICA: Final = len(SLOTS)  # the index of the node that starts as the replica
-TIMEOUT_S: Final = 20
-NODE_TIMEOUT_MS: Final = 1000
+TIMEOUT_S: Final = 60
+NODE_TIMEOUT_MS: Final = 15_000  # a busy machine must not make a living node look dead
+FAILOVER_TIMEOUT_MS: Final = 1000  # after a kill, so that the replica takes over soon
 STEP_S: Final = 0.02
 KEYS_A_MOVE: Final = 500
 
@@ -151,6 +152,7 @@ class Cluster:
     def kill_primary(self, index: int) -> Node:
         """SIGKILL the primary of a shard; shard 0 has a replica that takes over, see `wait_for_primary`."""
         node = self.primary(index)
+        self._set_node_timeout(FAILOVER_TIMEOUT_MS)
         node.kill()
         return node
 
@@ -204,6 +206,7 @@ class Cluster:
             if node.has_ended():
                 node.start()
         wait(self._is_whole, "the cluster to be whole")
+        self._set_node_timeout(NODE_TIMEOUT_MS)
 
     def reset(self) -> None:
         """The cluster as it was at the start, with nothing in it (which node of shard 0 leads may differ)."""
@@ -213,6 +216,10 @@ class Cluster:
         for slot, home in list(self._moved.items()):
             self.move_slot(slot, home)
         self._moved.clear()
+
+    def _set_node_timeout(self, timeout_ms: int) -> None:
+        for node in self._alive():
+            node.client.config_set("cluster-node-timeout", timeout_ms)
 
     def _members(self, index: int) -> list[Node]:
         return [self.nodes[0], self.nodes[REPLICA]] if index == 0 else [self.nodes[index]]

@@ -33,6 +33,7 @@ EMBEDDED: Final = ("memory", "file")
 OURS: Final = (*EMBEDDED, "broker", "unix")
 NAMES: Final = (*OURS, "valkey", "redis", "redis7", "cluster", "sentinel")
 NEWEST: Final = (*OURS, "redis")  # what has all the commands of Redis 8.10
+DOWN_AFTER_MS: Final = 30_000  # a busy machine must not make a living server look dead
 PRIMARY: Final = "main"  # the name that the sentinel knows the server by
 PROBES: Final = {"valkey": "valkey_server", "redis": "redis_server", "redis7": "redis7_server"}
 
@@ -155,7 +156,7 @@ def sentinel(binary: Path, *primary_ports: int) -> Iterator[int]:
         settings.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
             f"sentinel monitor {PRIMARY} 127.0.0.1 {primary_ports[0]} 1\n"
-            f"sentinel down-after-milliseconds {PRIMARY} 500\nsentinel failover-timeout {PRIMARY} 3000\n"
+            f"sentinel down-after-milliseconds {PRIMARY} {DOWN_AFTER_MS}\nsentinel failover-timeout {PRIMARY} 3000\n"
         )
         with (Path(directory) / "log").open("ab") as log:
             process = subprocess.Popen(
