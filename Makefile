@@ -20,7 +20,7 @@ MINUTES ?= 10
 KILLS ?= 200
 COMPILED := build/compiled
 # What has Spark in it, and what makes its own package or only looks at the source.
-NOT_COMPILED := $(addprefix --ignore tests/,spark demo docs examples packaging tools cli/test_pipeline.py cli/test_pipeline_sinks.py)
+NOT_COMPILED := $(addprefix --ignore tests/,spark shop docs examples packaging tools cli/test_pipeline.py cli/test_pipeline_sinks.py)
 
 .PHONY: help setup check test test-compiled test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 
@@ -63,7 +63,7 @@ test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole
 	$(BIN)/python -m pytest -m long --timeout 1800
 
 run: $(STAMP) ## the whole promise in about a minute: broker, workers and Spark on 200,000 orders, and a report
-	@$(BIN)/python -m millstream.demo
+	@$(BIN)/python -m examples.shop
 
 bench: bench-engine bench-server bench-recovery bench-spark ## all benchmarks
 

@@ -22,10 +22,15 @@ except ImportError:  # no wheel is built
 # Not compiled are classes that somebody refers to weakly (Session, Hub), and what inherits from Python's own types:
 # those of a connection have a protocol's and a transport's methods without being one.
 MODULES = {
-    "engine": ("args", "ids", "entries", "pending", "groups", "stream", "entry_replies", "faults"),
-    "engine/commands": ("append", "claim", "group", "read", "settle"),
-    "persistence": ("aof", "hot"),
-    "server": ("alike", "connection", "express", "reactor", "resp", "stats", "turn"),
+    "engine": ("faults",),
+    "engine/text": ("args",),
+    "engine/streams": ("ids", "entries", "pending", "groups", "stream", "entry_replies"),
+    "engine/commands/streams": ("append", "claim", "group", "read", "settle"),
+    "persistence/aof": ("writer", "hot"),
+    "server/batching": ("uniform", "hot_commands", "cross_connection"),
+    "server/net": ("connection", "epoll"),
+    "server/protocol": ("resp",),
+    "server/core": ("stats",),
 }
 
 

@@ -18,10 +18,21 @@ SLACK_S = 0.8  # when setting idle times takes longer than this, the others are 
 PAUSE_S = 1.2
 ATTEMPTS = 5
 KEY, GROUP = b"claims", b"g"
-CLAIM = pack([
-    b"XREADGROUP", b"GROUP", GROUP, b"quick", b"COUNT", b"%d" % DUE, b"CLAIM", b"%d" % MIN_IDLE_MS,
-    b"STREAMS", KEY, b">",
-])  # fmt: skip
+CLAIM = pack(
+    [
+        b"XREADGROUP",
+        b"GROUP",
+        GROUP,
+        b"quick",
+        b"COUNT",
+        b"%d" % DUE,
+        b"CLAIM",
+        b"%d" % MIN_IDLE_MS,
+        b"STREAMS",
+        KEY,
+        b">",
+    ]
+)
 
 
 class WrongClaim(Exception):

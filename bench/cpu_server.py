@@ -39,9 +39,13 @@ class Meter:
         prepare(self._server.port, options.connections)
         requests = dict.fromkeys(WORKLOADS, options.requests)
         load(
-            binary, self._server.port, requests, connections=options.connections, depth=options.depth,
+            binary,
+            self._server.port,
+            requests,
+            connections=options.connections,
+            depth=options.depth,
             before=lambda _: marks.append(cpu_s(self._server.pid)),
-        )  # fmt: skip
+        )
         marks.append(cpu_s(self._server.pid))
         for at, workload in enumerate(WORKLOADS):
             self.us[workload].append((marks[at + 1] - marks[at]) / options.requests * 1e6)

@@ -69,9 +69,8 @@ class Load(threading.Thread):
         prepare(self._port, options.connections)
         requests = dict.fromkeys((*BEFORE[options.workload], options.workload), options.requests)
         runs = load(
-            self._binary, self._port, requests,
-            connections=options.connections, depth=options.depth, before=self._begin,
-        )  # fmt: skip
+            self._binary, self._port, requests, connections=options.connections, depth=options.depth, before=self._begin
+        )
         self._signal(signal.SIGUSR2)
         self.found = runs[options.workload]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from millstream.client import Backend, Call, connect
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.settings import Settings
 from millstream.delivery.settlement import Ack
 from tests.support import servers
 
@@ -76,8 +76,18 @@ def fill(backend: Backend, count: int, owners: int) -> None:
                 pipe.execute()
         pipe.execute()
     for owner in range(owners):
-        backend.execute("XREADGROUP", "GROUP", GROUP, b"dead-%d" % owner, "COUNT", count // owners, "STREAMS", STREAM,
-                        ">", key=STREAM)  # fmt: skip
+        backend.execute(
+            "XREADGROUP",
+            "GROUP",
+            GROUP,
+            b"dead-%d" % owner,
+            "COUNT",
+            count // owners,
+            "STREAMS",
+            STREAM,
+            ">",
+            key=STREAM,
+        )
 
 
 def server_calls(backend: Backend) -> int:
@@ -107,8 +117,10 @@ def bench_orphans(backend: Backend) -> list[Figure]:
         assert done == ORPHANS
         # XREADGROUP inside no script is a call; scripts count once however many commands they run
         assert server_calls(backend) >= counting.calls - 1, (server_calls(backend), counting.calls)
-    return [Figure(f"{ORPHANS:,} orphans, one survivor", best, 2.0, "s"),
-            Figure("… calls, acknowledging them included", calls, 100, "calls")]  # fmt: skip
+    return [
+        Figure(f"{ORPHANS:,} orphans, one survivor", best, 2.0, "s"),
+        Figure("… calls, acknowledging them included", calls, 100, "calls"),
+    ]
 
 
 def bench_scan(backend: Backend) -> list[Figure]:

@@ -68,16 +68,24 @@ class Setting:
 
 SETTINGS = (
     Setting(
-        name="pipeline", connections=50, depth=16, requests=40_000, rounds=11,
+        name="pipeline",
+        connections=50,
+        depth=16,
+        requests=40_000,
+        rounds=11,
         promised={"xadd": (0.6, 1.0), "xreadgroup": (1.4, 2.5), "xack": (0.65, 1.1)},
     ),
     Setting(
-        name="single", connections=50, depth=1, requests=20_000, rounds=11,
+        name="single",
+        connections=50,
+        depth=1,
+        requests=20_000,
+        rounds=11,
         promised={"xadd": (0.7, 0.8), "xreadgroup": (0.7, 0.8), "xack": (0.7, 0.8)},
     ),
     # Enough requests that one pause, which holds up each connection once, is less than a hundredth of them.
     Setting(name="many", connections=500, depth=1, requests=60_000, rounds=3, promised={}, peers=(VALKEY,), tails=True),
-)  # fmt: skip
+)
 CLAIM_PROMISED = (1.5, 2.0)
 REPLAY_PROMISED = 1.0
 # What a server can do to us: answer wrongly, not start, go away.
@@ -309,9 +317,13 @@ def main() -> int:
     try:
         with generator() as built, binaries(tuple(options.form), options.built) as found:
             bench = Bench(
-                found=found, generator=built, options=log_options(options.appendonly, options.appendfsync),
-                is_logged=options.appendonly == "yes", is_quick=options.quick, deadline_s=time.monotonic() + LIMIT_S,
-            )  # fmt: skip
+                found=found,
+                generator=built,
+                options=log_options(options.appendonly, options.appendfsync),
+                is_logged=options.appendonly == "yes",
+                is_quick=options.quick,
+                deadline_s=time.monotonic() + LIMIT_S,
+            )
             _introduce(bench)
             return _run(bench, list(options.only))
     except (Missing, NoCompiler, *FAILURES) as error:

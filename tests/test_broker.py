@@ -77,8 +77,9 @@ def test_every_stream_command_has_its_direct_call() -> None:
     assert broker.xpending("s", "g") == millstream.PendingSummary(3, b"1-0", b"3-0", {b"c": 3})
     broker.xnack("s", "g", "2-0", mode="FATAL")
     assert broker.xpending_range("s", "g", count=2) == [
-        PendingEntry(b"1-0", b"c", 7, 2), PendingEntry(b"2-0", None, None, 2**63 - 1)
-    ]  # fmt: skip
+        PendingEntry(b"1-0", b"c", 7, 2),
+        PendingEntry(b"2-0", None, None, 2**63 - 1),
+    ]
     assert [row.id for row in broker.xpending_range("s", "g", consumer="c", idle_ms=7)] == [b"1-0", b"3-0"]
     assert ids(broker.xclaim("s", "g", "d", 0, ["1-0"], idle_ms=3, retry_count=5, justid=True)) == [b"1-0"]
     claimed = broker.xautoclaim("s", "g", "e", 0, count=2)
@@ -138,25 +139,28 @@ def random_call(rng: random.Random) -> tuple[str, tuple[object, ...], dict[str, 
     entry_id = rng.choice([f"{1767225600000 + rng.randrange(300)}-{rng.randrange(3)}", b"1767225600001-0", "7"])
     entry_id = entry_id if rng.random() < 0.5 or isinstance(entry_id, bytes) else entry_id.encode()
     count = rng.choice([None, 1, 1, 1, 2, 5])
-    return rng.choice([
-        ("xadd", ("s", {"f": rng.choice(["v", 12345, b"x" * 500])}), {}),
-        ("xadd", (b"s", {"f": 1, "g": 2}), {}),
-        ("xadd", ("s", {b"f": b"v"}), {"maxlen": 20}),
-        ("xreadgroup", (group, consumer, {"s": ">"}), {"count": count}),
-        ("xreadgroup", (group, consumer, {b"s": b">"}), {"count": count}),
-        ("xreadgroup", (group, consumer, {"s": ">"}), {"count": count, "claim_ms": rng.choice([0, 1, 5, 20])}),
-        ("xreadgroup", (group, consumer, {"s": "0"}), {"count": count}),
-        ("xack", ("s", group, entry_id), {}),
-        ("xack", ("s", group, entry_id, "1767225600002-0"), {}),
-        ("xnack", ("s", group, entry_id), {"mode": rng.choice(["FAIL", "FAIL", "SILENT", "FATAL"])}),
-        ("xnack", ("s", group, entry_id), {"force": rng.random() < 0.3}),
-        ("xdel", ("s", entry_id), {}),
-        ("xackdel", ("s", group, entry_id), {"references": rng.choice(["KEEPREF", "DELREF", "ACKED"])}),
-        ("xclaim", ("s", group, consumer, 0, [entry_id]), {"idle_ms": rng.randrange(30)}),
-        ("xgroup_setid", ("s", "g", rng.choice(["0", "$", entry_id])), {}) if rng.random() < 0.2 else
-        ("xgroup_createconsumer", ("s", "g", consumer), {}),
-        ("execute", ("DEL", "s"), {}) if rng.random() < 0.03 else ("xpending", ("s", "g"), {}),
-    ])  # fmt: skip
+    return rng.choice(
+        [
+            ("xadd", ("s", {"f": rng.choice(["v", 12345, b"x" * 500])}), {}),
+            ("xadd", (b"s", {"f": 1, "g": 2}), {}),
+            ("xadd", ("s", {b"f": b"v"}), {"maxlen": 20}),
+            ("xreadgroup", (group, consumer, {"s": ">"}), {"count": count}),
+            ("xreadgroup", (group, consumer, {b"s": b">"}), {"count": count}),
+            ("xreadgroup", (group, consumer, {"s": ">"}), {"count": count, "claim_ms": rng.choice([0, 1, 5, 20])}),
+            ("xreadgroup", (group, consumer, {"s": "0"}), {"count": count}),
+            ("xack", ("s", group, entry_id), {}),
+            ("xack", ("s", group, entry_id, "1767225600002-0"), {}),
+            ("xnack", ("s", group, entry_id), {"mode": rng.choice(["FAIL", "FAIL", "SILENT", "FATAL"])}),
+            ("xnack", ("s", group, entry_id), {"force": rng.random() < 0.3}),
+            ("xdel", ("s", entry_id), {}),
+            ("xackdel", ("s", group, entry_id), {"references": rng.choice(["KEEPREF", "DELREF", "ACKED"])}),
+            ("xclaim", ("s", group, consumer, 0, [entry_id]), {"idle_ms": rng.randrange(30)}),
+            ("xgroup_setid", ("s", "g", rng.choice(["0", "$", entry_id])), {})
+            if rng.random() < 0.2
+            else ("xgroup_createconsumer", ("s", "g", consumer), {}),
+            ("execute", ("DEL", "s"), {}) if rng.random() < 0.03 else ("xpending", ("s", "g"), {}),
+        ]
+    )
 
 
 def perform(broker: Broker, call: tuple[str, tuple[object, ...], dict[str, object]]) -> object:

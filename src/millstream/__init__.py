@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from millstream.broker import AutoClaimed, Broker, Entry, PendingEntry, PendingSummary
     from millstream.client import Backend, Capabilities, connect
     from millstream.clock import Clock, ManualClock, SystemClock
+    from millstream.delivery.config.settings import Breaker, ClusterMode, RecoveryConfig, Settings
     from millstream.delivery.deadletters import Filter
     from millstream.delivery.policy import Backoff, RetryPolicy
     from millstream.delivery.recorder import NullRecorder, Recorder
-    from millstream.delivery.settings import Breaker, ClusterMode, RecoveryConfig, Settings
     from millstream.delivery.settlement import Discard
     from millstream.delivery.signals import Reject, Release, Retry
-    from millstream.engine.ids import EntryId
+    from millstream.engine.streams.ids import EntryId
     from millstream.errors import (
         BackendError,
         CapabilityMissing,
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
         ServerReplied,
         Unavailable,
     )
+    from millstream.worker.audit import Audit
     from millstream.worker.message import Message
-    from millstream.worker.report import Audit
     from millstream.worker.stream import Stream
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "millstream.worker.report",
+    "Audit": "millstream.worker.audit",
     "AutoClaimed": "millstream.broker",
     "Backend": "millstream.client",
     "BackendError": "millstream.errors",
     "Backoff": "millstream.delivery.policy",
-    "Breaker": "millstream.delivery.settings",
+    "Breaker": "millstream.delivery.config.settings",
     "Broker": "millstream.broker",
     "Capabilities": "millstream.client",
     "CapabilityMissing": "millstream.errors",
     "Clock": "millstream.clock",
-    "ClusterMode": "millstream.delivery.settings",
+    "ClusterMode": "millstream.delivery.config.settings",
     "CommandError": "millstream.errors",
     "ConfigError": "millstream.errors",
     "DeliveryError": "millstream.errors",
     "Discard": "millstream.delivery.settlement",
     "Entry": "millstream.broker",
-    "EntryId": "millstream.engine.ids",
+    "EntryId": "millstream.engine.streams.ids",
     "Filter": "millstream.delivery.deadletters",
     "LeaseLost": "millstream.errors",
     "MalformedPayload": "millstream.errors",
@@ -69,13 +69,13 @@ _HOMES = {
     "PendingSummary": "millstream.broker",
     "ProtocolError": "millstream.errors",
     "Recorder": "millstream.delivery.recorder",
-    "RecoveryConfig": "millstream.delivery.settings",
+    "RecoveryConfig": "millstream.delivery.config.settings",
     "Reject": "millstream.delivery.signals",
     "Release": "millstream.delivery.signals",
     "Retry": "millstream.delivery.signals",
     "RetryPolicy": "millstream.delivery.policy",
     "ServerReplied": "millstream.errors",
-    "Settings": "millstream.delivery.settings",
+    "Settings": "millstream.delivery.config.settings",
     "Stream": "millstream.worker.stream",
     "SystemClock": "millstream.clock",
     "Unavailable": "millstream.errors",

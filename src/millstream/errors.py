@@ -1,22 +1,22 @@
 """Every exception class of the package.
 
-    MillstreamError
-    ├─ CommandError(text)         answered "-CODE text"; `code` is the first word
-    ├─ ProtocolError              the peer broke RESP: answer once, close
-    ├─ ConfigError                a setting that cannot be used
-    ├─ ScriptError(text, place)   a Lua script ended with an error; becomes a CommandError that names the script
-    ├─ BackendError               a server could not do what it was asked for; `is_retryable`
-    │  ├─ Unavailable             cannot be reached, or no answer came
-    │  ├─ ServerReplied(text)     answered with an error; `code` is its first word
-    │  └─ CapabilityMissing       lacks something that is needed
-    ├─ DeliveryError              something about one delivery
-    │  ├─ LeaseLost(stream, id)   it is somebody else's now
-    │  ├─ NotSettled(…, reason)   the server refused; the entry stays pending
-    │  └─ MalformedPayload        an entry's fields are not what the stream carries
-    └─ PersistenceError           what is kept cannot be read or written
-       ├─ CorruptFile(path, at)   a file is damaged, and where
-       ├─ WriteFailed(path)       the system refused a write
-       └─ BadFormat(what, at)     bytes that are not what they should be, and where
+MillstreamError
+├─ CommandError(text)         answered "-CODE text"; `code` is the first word
+├─ ProtocolError              the peer broke RESP: answer once, close
+├─ ConfigError                a setting that cannot be used
+├─ ScriptError(text, place)   a Lua script ended with an error; becomes a CommandError that names the script
+├─ BackendError               a server could not do what it was asked for; `is_retryable`
+│  ├─ Unavailable             cannot be reached, or no answer came
+│  ├─ ServerReplied(text)     answered with an error; `code` is its first word
+│  └─ CapabilityMissing       lacks something that is needed
+├─ DeliveryError              something about one delivery
+│  ├─ LeaseLost(stream, id)   it is somebody else's now
+│  ├─ NotSettled(…, reason)   the server refused; the entry stays pending
+│  └─ MalformedPayload        an entry's fields are not what the stream carries
+└─ PersistenceError           what is kept cannot be read or written
+   ├─ CorruptFile(path, at)   a file is damaged, and where
+   ├─ WriteFailed(path)       the system refused a write
+   └─ BadFormat(what, at)     bytes that are not what they should be, and where
 """
 
 from __future__ import annotations
@@ -115,10 +115,21 @@ class Unavailable(BackendError):
     is_retryable = True
 
 
-RETRYABLE_CODES = frozenset({
-    "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY",
-    "TRYAGAIN",
-})  # fmt: skip
+RETRYABLE_CODES = frozenset(
+    {
+        "ASK",
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "MOVED",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+    }
+)
 
 
 class ServerReplied(BackendError):

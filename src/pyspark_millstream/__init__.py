@@ -1,5 +1,5 @@
 """Spark looks for packages named `pyspark_…` and finds `format("millstream")` here, so that nobody must register it."""
 
-from millstream.spark.source import MillstreamSource as DefaultSource
+from millstream.spark.range.source import MillstreamSource as DefaultSource
 
 __all__ = ["DefaultSource"]

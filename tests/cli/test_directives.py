@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.directives import Directives, read_all
+from millstream.cli.broker.directives import Directives, read_all
 from millstream.errors import ConfigError
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 
 DEFAULTS = {"port": "6379", "save": ""}
 
@@ -34,17 +34,26 @@ def test_a_file_is_read_like_redis_conf(file: Path) -> None:
         'requirepass "a \\x41 \\"b\\""\nunixsocket \'/tmp/a b\'\n\tmaxmemory 2mb\nnotify-keyspace-events ""\n'
     )
     assert read(str(file)).settings == {
-        "port": "7000", "save": "", "bind": "127.0.0.1 -::1", "requirepass": 'a A "b"', "unixsocket": "/tmp/a b",
-        "maxmemory": "2mb", "notify-keyspace-events": "",
-    }  # fmt: skip
+        "port": "7000",
+        "save": "",
+        "bind": "127.0.0.1 -::1",
+        "requirepass": 'a A "b"',
+        "unixsocket": "/tmp/a b",
+        "maxmemory": "2mb",
+        "notify-keyspace-events": "",
+    }
 
 
 def test_options_win_over_the_file_and_take_words_up_to_the_next(file: Path) -> None:
     file.write_text("port 7000\nappendonly no\n")
     settings = read(str(file), "--port", "7001", "--bind", "127.0.0.1", "::1", "--appendfsync=always").settings
     assert settings == {
-        "port": "7001", "save": "", "appendonly": "no", "bind": "127.0.0.1 ::1", "appendfsync": "always"
-    }  # fmt: skip
+        "port": "7001",
+        "save": "",
+        "appendonly": "no",
+        "bind": "127.0.0.1 ::1",
+        "appendfsync": "always",
+    }
 
 
 @pytest.mark.parametrize(

@@ -87,14 +87,22 @@ def test_groups_pending_and_audit(url: str, capsys: pytest.CaptureFixture[str]) 
                 break
         (group,) = answer(capsys, "groups", "orders")
         assert (group["name"], group["pending"], group["released"], group["waiting"], group["lag"]) == (
-            "billing", 4, 3, 1, 1,
-        )  # fmt: skip
+            "billing",
+            4,
+            3,
+            1,
+            1,
+        )
         rows = answer(capsys, "pending", "orders", "--group", "billing")
         assert sorted(row["consumer"] for row in rows) == ["", "", "", "(delayed)"]
         told = answer(capsys, "audit", "orders", "--group", "billing")
         assert (told["published"], told["done"], told["pending"], told["undelivered"], told["balanced"]) == (
-            6, 1, 4, 1, True,
-        )  # fmt: skip
+            6,
+            1,
+            4,
+            1,
+            True,
+        )
         orders.backend.execute("XACK", "orders", "billing", rows[0]["id"])
         code, _, err = run(capsys, "audit", "orders", "--group", "billing")
         assert code == 1

@@ -78,8 +78,11 @@ def test_a_server_that_is_away_is_named_with_what_to_do(capsys: pytest.CaptureFi
 def test_nothing_to_redrive_is_no_dry_run(client: redis.Redis, capsys: pytest.CaptureFixture[str]) -> None:
     client.xadd("orders", {"data": "1"})
     assert json.loads(run(capsys, "dead", "redrive", "orders", "--json")[1]) == {
-        "matched": 0, "done": 0, "gone": 0, "dry_run": False,
-    }  # fmt: skip
+        "matched": 0,
+        "done": 0,
+        "gone": 0,
+        "dry_run": False,
+    }
 
 
 def test_files_and_keys_are_overwritten_only_when_asked(

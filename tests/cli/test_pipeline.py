@@ -83,8 +83,10 @@ def test_the_scaffold_runs_once_then_history_is_filled_without_doubles_and_many_
     assert filled["written"] == 1
     assert accepted(project) == [1, 2, 4]
     assert [(row["stream"], row["done"], row["dead"], row["balanced"]) for row in audited] == [
-        ("many-0", 7, 3, True), ("many-1", 8, 2, True), ("many-2", 9, 1, True),
-    ]  # fmt: skip
+        ("many-0", 7, 3, True),
+        ("many-1", 8, 2, True),
+        ("many-2", 9, 1, True),
+    ]
 
 
 def work_off_three_streams(place: str) -> None:

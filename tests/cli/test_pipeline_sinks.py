@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed"),
 ]
-APP = '''
+APP = """
 from dataclasses import dataclass
 from millstream import Reject
 
@@ -37,7 +37,7 @@ def checked(row):
     if row.quantity < 1:
         raise Reject("quantity is below 1")
     return {"total": row.quantity * row.price}
-'''
+"""
 FILE = """
 schema = "shop:Order"
 checkpoint = "checkpoint"
@@ -83,17 +83,28 @@ def test_a_file_fills_a_stream_files_and_a_table(tmp_path: Path) -> None:
         with Stream[dict[str, object]]("orders", url, group="billing") as orders:
             orders.publish_many([{"order": n, "quantity": n, "price": 400.0} for n in range(4)])
             paths = os.pathsep.join(path for path in sys.path if path)
-            done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True,
-                                  env=os.environ | {"MILLSTREAM_URL": url, "PYTHONPATH": paths}, timeout=500)
+            done = subprocess.run(
+                [sys.executable, "-c", PROGRAM],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                env=os.environ | {"MILLSTREAM_URL": url, "PYTHONPATH": paths},
+                timeout=500,
+            )
             assert done.returncode == 0, done.stderr[-3000:]
             audit = orders.audit()
         entries = redis.Redis(port=server.port, decode_responses=True).xrange("accepted")
     assert json.loads(done.stdout.splitlines()[-1]) == [0, [[1, 400.0], [2, 800.0], [3, 1200.0]]]
     assert sorted((int(fields["order"]), float(fields["total"])) for _, fields in entries) == [
-        (1, 400.0), (2, 800.0), (3, 1200.0),
-    ]  # fmt: skip
+        (1, 400.0),
+        (2, 800.0),
+        (3, 1200.0),
+    ]
     assert all(set(fields) == {"order", "quantity", "price", "total", "is_large"} for _, fields in entries)
-    large = [json.loads(line)["order"] for file in (tmp_path / "json").glob("is_large=true/*.json")
-             for line in file.read_text().splitlines()]  # fmt: skip
+    large = [
+        json.loads(line)["order"]
+        for file in (tmp_path / "json").glob("is_large=true/*.json")
+        for line in file.read_text().splitlines()
+    ]
     assert large == [3]
     assert (audit.done, audit.dead, audit.balanced) == (3, 1, True)

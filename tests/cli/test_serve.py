@@ -41,9 +41,13 @@ def client(process: Process, **options: object) -> redis.Redis:
 def refused(*arguments: str, directory: Path) -> tuple[int, str]:
     """Exit code and errors of a server that does not start."""
     done = subprocess.run(
-        [sys.executable, "-m", "millstream", "serve", *arguments], cwd=directory, capture_output=True, text=True,
-        timeout=60, env=environment(),
-    )  # fmt: skip
+        [sys.executable, "-m", "millstream", "serve", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
     assert not done.stdout
     return done.returncode, done.stderr
 

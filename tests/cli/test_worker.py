@@ -49,14 +49,20 @@ def start(app: Path, port: int, *args: str) -> subprocess.Popen[str]:
     }
     return subprocess.Popen(
         [sys.executable, "-m", "millstream", "worker", *args],
-        cwd=app, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        cwd=app,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def test_it_handles_until_sigterm_and_releases_the_rest(app: Path, valkey_server: servers.RealServer) -> None:
     url = f"redis://127.0.0.1:{valkey_server.port}"
-    with Stream[dict[str, int]]("orders", url, group="billing") as orders, \
-            Stream[dict[str, int]]("quick", url, group="billing") as quick:  # fmt: skip
+    with (
+        Stream[dict[str, int]]("orders", url, group="billing") as orders,
+        Stream[dict[str, int]]("quick", url, group="billing") as quick,
+    ):
         orders.backend.execute("FLUSHALL", key=b"")
         orders.publish_many([{"n": n} for n in range(50)])
         quick.publish_many([{"n": n} for n in range(50)])

@@ -17,8 +17,16 @@ def judged(**changes: object) -> Capabilities:
 
 def test_a_reply_means_that_it_can() -> None:
     assert judged().names() == [
-        "nack", "claim_read", "ackdel", "acked_trim", "idempotent_add", "max_size", "set_many", "functions", "scripts"
-    ]  # fmt: skip
+        "nack",
+        "claim_read",
+        "ackdel",
+        "acked_trim",
+        "idempotent_add",
+        "max_size",
+        "set_many",
+        "functions",
+        "scripts",
+    ]
 
 
 def test_an_error_about_the_key_means_that_it_can() -> None:
@@ -28,11 +36,12 @@ def test_an_error_about_the_key_means_that_it_can() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "ERR unknown command 'XNACK', with args beginning with: ", "ERR syntax error",
+        "ERR unknown command 'XNACK', with args beginning with: ",
+        "ERR syntax error",
         "ERR Invalid stream ID specified as stream command argument",
         "ERR wrong number of arguments for 'xadd' command",
     ],
-)  # fmt: skip
+)
 def test_an_unknown_command_or_option_means_that_it_cannot(text: str) -> None:
     assert not judged(idempotent_add=ServerReplied(text)).idempotent_add
 

@@ -102,8 +102,12 @@ def test_what_a_user_may_not_do_in_a_step_is_an_error_of_the_step(open_backend: 
 
 def test_nobody_there_is_unavailable_at_once(open_backend: Open) -> None:
     port = servers.free_port()
-    for url in (f"redis://127.0.0.1:{port}", f"redis+cluster://127.0.0.1:{port}", "unix:///no/such/socket",
-                f"redis+sentinel://127.0.0.1:{port}/main"):  # fmt: skip
+    for url in (
+        f"redis://127.0.0.1:{port}",
+        f"redis+cluster://127.0.0.1:{port}",
+        "unix:///no/such/socket",
+        f"redis+sentinel://127.0.0.1:{port}/main",
+    ):
         with pytest.raises(Unavailable) as caught:
             open_backend(url, timeout_s=2)
         assert url in str(caught.value)
@@ -138,8 +142,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture(scope="module")
 def tls_port(certificates: Certificates) -> Iterator[int]:
     """Our broker with TLS; it asks nobody for a certificate."""
-    with serving(tls_port=0, tls_cert_file=str(certificates.certificate), tls_key_file=str(certificates.key),
-                 tls_ca_cert_file=str(certificates.authority), tls_auth_clients="no") as server:  # fmt: skip
+    with serving(
+        tls_port=0,
+        tls_cert_file=str(certificates.certificate),
+        tls_key_file=str(certificates.key),
+        tls_ca_cert_file=str(certificates.authority),
+        tls_auth_clients="no",
+    ) as server:
         yield server.listener.tls[0][1]
 
 

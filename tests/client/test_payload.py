@@ -130,43 +130,77 @@ points = st.builds(Point, st.integers(), floats)
 addresses = st.fixed_dictionaries({"street": texts}, optional={"number": st.integers()})
 orders = st.builds(
     Order,
-    id=st.integers(), key=st.uuids(), at=st.datetimes(timezones=st.sampled_from([UTC, None])), day=st.dates(),
+    id=st.integers(),
+    key=st.uuids(),
+    at=st.datetimes(timezones=st.sampled_from([UTC, None])),
+    day=st.dates(),
     items=st.lists(items, max_size=3),
     tags=st.dictionaries(texts, st.lists(st.integers(), max_size=3).map(tuple), max_size=3),
-    pair=st.tuples(st.integers(), texts), kind=st.sampled_from(["sale", "return", 3]), size=st.sampled_from(Size),
-    blob=st.binary(), weight=floats, where=points, home=addresses,
+    pair=st.tuples(st.integers(), texts),
+    kind=st.sampled_from(["sale", "return", 3]),
+    size=st.sampled_from(Size),
+    blob=st.binary(),
+    weight=floats,
+    where=points,
+    home=addresses,
     days=st.dictionaries(st.dates(), st.integers(), max_size=2),
-    counts=st.dictionaries(st.integers(), st.booleans(), max_size=2), hour=st.times(),
-    either=st.none() | st.integers() | texts, number=st.integers() | floats, note=st.none() | texts,
+    counts=st.dictionaries(st.integers(), st.booleans(), max_size=2),
+    hour=st.times(),
+    either=st.none() | st.integers() | texts,
+    number=st.integers() | floats,
+    note=st.none() | texts,
     seen=st.lists(texts, max_size=2),
-)  # fmt: skip
+)
 flats = st.builds(
     Flat,
-    id=st.integers(), name=texts, raw=st.binary(), colour=st.sampled_from(Colour), ratio=floats, ok=st.booleans(),
-    note=st.none() | texts, code=st.none() | st.integers(), items=st.lists(items, max_size=2),
-)  # fmt: skip
+    id=st.integers(),
+    name=texts,
+    raw=st.binary(),
+    colour=st.sampled_from(Colour),
+    ratio=floats,
+    ok=st.booleans(),
+    note=st.none() | texts,
+    code=st.none() | st.integers(),
+    items=st.lists(items, max_size=2),
+)
 
 events = st.builds(Created, st.sampled_from(["created", "imported"]), st.integers()) | st.builds(
     Paid, st.integers(), decimals
 )
 
 PLAIN: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (Order, orders), (Item, items), (Point, points), (Address, addresses), (bytes, st.binary()), (str, texts),
-    (int, st.integers()), (float, floats), (bool, st.booleans()), (None, st.none()), (Any, jsons),
-    (dict, st.dictionaries(texts, jsons, max_size=3)), (list, st.lists(jsons, max_size=3)),
-    (list[Order], st.lists(orders, max_size=2)), (datetime | None, st.none() | st.datetimes()),
-    (Created | Paid, events), (list[Created | Paid | int | None], st.lists(events | st.none() | st.integers())),
-    (Decimal, decimals), (Colour, st.sampled_from(Colour)), (Literal[1, True], st.sampled_from([1, True])),
+    (Order, orders),
+    (Item, items),
+    (Point, points),
+    (Address, addresses),
+    (bytes, st.binary()),
+    (str, texts),
+    (int, st.integers()),
+    (float, floats),
+    (bool, st.booleans()),
+    (None, st.none()),
+    (Any, jsons),
+    (dict, st.dictionaries(texts, jsons, max_size=3)),
+    (list, st.lists(jsons, max_size=3)),
+    (list[Order], st.lists(orders, max_size=2)),
+    (datetime | None, st.none() | st.datetimes()),
+    (Created | Paid, events),
+    (list[Created | Paid | int | None], st.lists(events | st.none() | st.integers())),
+    (Decimal, decimals),
+    (Colour, st.sampled_from(Colour)),
+    (Literal[1, True], st.sampled_from([1, True])),
     (int | list[int] | dict[str, int], st.integers() | st.lists(st.integers()) | st.dictionaries(texts, st.integers())),
-]  # fmt: skip
+]
 FIELDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (Flat, flats), (Point, points), (Address, addresses),
+    (Flat, flats),
+    (Point, points),
+    (Address, addresses),
     (dict[str, str], st.dictionaries(texts, texts, min_size=1)),
     (dict[str, bytes], st.dictionaries(texts, st.binary(), min_size=1)),
     (dict[bytes, bytes], st.dictionaries(st.binary(), st.binary(), min_size=1)),
     (dict[str, str | bytes], st.dictionaries(texts, st.binary(), min_size=1)),
     (dict[str, int], st.dictionaries(texts, st.integers(), min_size=1)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("type_", "values"), PLAIN, ids=[str(case[0]) for case in PLAIN])
@@ -213,9 +247,23 @@ def test_whatever_the_fields_only_malformed_payload_is_raised(type_: Any, raw: d
 
 
 @settings(deadline=None)
-@given(raw=st.recursive(jsons, lambda inner: st.fixed_dictionaries({}, optional={
-    "id": inner, "key": inner, "at": inner, "items": st.lists(inner, max_size=2), "price": inner, "pair": inner,
-}), max_leaves=8))  # fmt: skip
+@given(
+    raw=st.recursive(
+        jsons,
+        lambda inner: st.fixed_dictionaries(
+            {},
+            optional={
+                "id": inner,
+                "key": inner,
+                "at": inner,
+                "items": st.lists(inner, max_size=2),
+                "price": inner,
+                "pair": inner,
+            },
+        ),
+        max_leaves=8,
+    )
+)
 def test_objects_of_nearly_the_right_shape_raise_nothing_else(raw: object) -> None:
     for type_ in (Order, Item, Flat):
         with pytest.raises(MalformedPayload):
@@ -284,7 +332,7 @@ def test_what_is_not_of_the_type_is_refused_by_field_and_rule(type_: Any, value:
         (Created | Paid, Item(Sku("a"), Decimal(1)), "data: must be a Created or a Paid, not an Item"),
         (Item | None, Item(Sku("a"), 1), "data.price: must be a Decimal, not an int"),  # type: ignore[arg-type]
     ],
-)  # fmt: skip
+)
 def test_a_value_of_another_type_is_not_written(type_: Any, value: object, message: str) -> None:
     with pytest.raises(MalformedPayload) as caught:
         codec_for(type_).encode(value)
@@ -337,9 +385,14 @@ def test_the_wire_form_is_plain_json_and_plain_fields() -> None:
     assert codec_for(Item).encode(item) == {b"data": '{"sku":"tëa","price":"1.50","colour":"red"}'.encode()}
     flat = Flat(7, "tëa", b"\xff\x00", Colour.BLUE, 0.5, False, None, None, [item])
     assert codec_for(Flat, fields=True).encode(flat) == {
-        b"id": b"7", b"name": "tëa".encode(), b"raw": b"\xff\x00", b"colour": b"blue", b"ratio": b"0.5",
-        b"ok": b"false", b"items": '[{"sku":"tëa","price":"1.50","colour":"red"}]'.encode(),
-    }  # fmt: skip
+        b"id": b"7",
+        b"name": "tëa".encode(),
+        b"raw": b"\xff\x00",
+        b"colour": b"blue",
+        b"ratio": b"0.5",
+        b"ok": b"false",
+        b"items": '[{"sku":"tëa","price":"1.50","colour":"red"}]'.encode(),
+    }
 
 
 def test_a_type_may_hold_itself() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.delivery.batches import Acked, Batches, Condemned, Run
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.steps import NewEntry, Settle
 from tests.support.desk import LATER, NOBODY, Desk, act
 from tests.support.places import Site, visit
@@ -171,8 +171,11 @@ def test_a_manifest_has_runs_singles_and_what_must_not_be_worked_on(desk: Desk) 
     special = desk.read(b"spark-t-1")
     desk.execute("XCLAIM", b"orders", b"g", b"spark-t-1", 0, theirs[0].id)
     found = desk.backend.run(batches(desk).manifest(b"spark-t-1"))
-    assert found.runs == [Run(first[0].id, first[2].id, 3), Run(second[0].id, second[1].id, 2),
-                          Run(special[2].id, special[2].id, 1)]  # fmt: skip
+    assert found.runs == [
+        Run(first[0].id, first[2].id, 3),
+        Run(second[0].id, second[1].id, 2),
+        Run(special[2].id, special[2].id, 1),
+    ]
     assert found.others == [(theirs[0].id, 2)]
     assert found.condemned == [Condemned(special[0].id, 1, None), Condemned(special[1].id, 1, 5)]
     assert found.after == b""

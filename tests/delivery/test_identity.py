@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from millstream.delivery import identity
-from millstream.delivery.settings import Settings
+from millstream.delivery.config.settings import Settings
 
 
 @pytest.mark.parametrize(

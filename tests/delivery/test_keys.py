@@ -13,15 +13,26 @@ from millstream.errors import ConfigError
 
 def beside(keys: Keys) -> list[bytes]:
     """All names that a step may touch."""
-    return [keys.dead, keys.delayed, keys.meta, keys.retries(b"g"), keys.lock(b"1-1"), keys.producer(b"p{x}"),
-            keys.dedupe(b"t{y}")]  # fmt: skip
+    return [
+        keys.dead,
+        keys.delayed,
+        keys.meta,
+        keys.retries(b"g"),
+        keys.lock(b"1-1"),
+        keys.producer(b"p{x}"),
+        keys.dedupe(b"t{y}"),
+    ]
 
 
 def test_an_untagged_name_becomes_the_tag_as_the_rfc_has_it() -> None:
     keys = Keys(b"orders")
     assert beside(keys)[:5] == [
-        b"{orders}:dlq", b"{orders}:delayed", b"{orders}:meta", b"{orders}:retry:g", b"lock:{orders}:1-1"
-    ]  # fmt: skip
+        b"{orders}:dlq",
+        b"{orders}:delayed",
+        b"{orders}:meta",
+        b"{orders}:retry:g",
+        b"lock:{orders}:1-1",
+    ]
 
 
 def test_a_tagged_name_keeps_its_tag() -> None:
@@ -31,9 +42,18 @@ def test_a_tagged_name_keeps_its_tag() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tag"),
-    [(b"a", None), (b"{a}b", b"a"), (b"x{a}{b}", b"a"), (b"{}a", None), (b"{}{a}", None), (b"a}b{c}", b"c"),
-     (b"{a", None), (b"{{a}}", b"{a"), (b"a}b", None)],
-)  # fmt: skip
+    [
+        (b"a", None),
+        (b"{a}b", b"a"),
+        (b"x{a}{b}", b"a"),
+        (b"{}a", None),
+        (b"{}{a}", None),
+        (b"a}b{c}", b"c"),
+        (b"{a", None),
+        (b"{{a}}", b"{a"),
+        (b"a}b", None),
+    ],
+)
 def test_the_tag_is_what_the_server_hashes(name: bytes, tag: bytes | None) -> None:
     assert find_tag(name) == tag
     assert key_slot(name) == key_slot(name if tag is None else b"{" + tag + b"}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Ack
 from millstream.errors import Unavailable
 from millstream.testing import Fault, Sim

@@ -143,9 +143,7 @@ def test_waits_double_up_to_the_cap() -> None:
 
 
 @settings(deadline=None)
-@given(
-    st.floats(0, 1e6), st.floats(1, 1e6), st.floats(0, 1e6), st.integers(1, 2**63), st.integers(), st.booleans()
-)
+@given(st.floats(0, 1e6), st.floats(1, 1e6), st.floats(0, 1e6), st.integers(1, 2**63), st.integers(), st.booleans())
 def test_a_wait_is_between_half_and_all_of_the_steady_one(
     first: float, factor: float, more: float, attempt: int, seed: int, jitter: bool
 ) -> None:

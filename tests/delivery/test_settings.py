@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import settings as running
 from hypothesis import strategies as st
 
+from millstream.delivery.config.settings import Breaker, Discard, RecoveryConfig, Settings
 from millstream.delivery.policy import Backoff
-from millstream.delivery.settings import Breaker, Discard, RecoveryConfig, Settings
 from millstream.errors import ConfigError
 
 
@@ -91,16 +91,30 @@ def test_dropping_dead_letters_has_to_be_asked_for_by_name() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = Settings.from_env({
-        "MILLSTREAM_LEASE": "9", "MILLSTREAM_MAX_RETRIES": "5", "MILLSTREAM_BACKOFF_CAP": "60",
-        "MILLSTREAM_BACKOFF_JITTER": "no", "MILLSTREAM_RECONNECT_CAP": "5", "MILLSTREAM_BREAKER": "off",
-        "MILLSTREAM_LOCK_KEYS": "true", "MILLSTREAM_DEAD_LETTER": "dead", "MILLSTREAM_RECONNECT_TRIES": "none",
-        "MILLSTREAM_URL": "not a setting", "LEASE": "not ours",
-    })  # fmt: skip
+    settings = Settings.from_env(
+        {
+            "MILLSTREAM_LEASE": "9",
+            "MILLSTREAM_MAX_RETRIES": "5",
+            "MILLSTREAM_BACKOFF_CAP": "60",
+            "MILLSTREAM_BACKOFF_JITTER": "no",
+            "MILLSTREAM_RECONNECT_CAP": "5",
+            "MILLSTREAM_BREAKER": "off",
+            "MILLSTREAM_LOCK_KEYS": "true",
+            "MILLSTREAM_DEAD_LETTER": "dead",
+            "MILLSTREAM_RECONNECT_TRIES": "none",
+            "MILLSTREAM_URL": "not a setting",
+            "LEASE": "not ours",
+        }
+    )
     assert settings == Settings(
-        lease=9, max_retries=5, backoff=Backoff(cap=60, jitter=False), reconnect=Backoff(first=0.1, cap=5),
-        breaker=None, lock_keys=True, dead_letter="dead",
-    )  # fmt: skip
+        lease=9,
+        max_retries=5,
+        backoff=Backoff(cap=60, jitter=False),
+        reconnect=Backoff(first=0.1, cap=5),
+        breaker=None,
+        lock_keys=True,
+        dead_letter="dead",
+    )
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -188,8 +202,11 @@ def test_the_rfcs_names_and_defaults_give_its_profile() -> None:
     assert (config.dlq_stream, config.field_prefix) == ("{stream}:dlq", "_")
     settings = config.settings()
     assert (settings.recovery, settings.redeliver, settings.has_lock_keys, settings.has_listener) == (
-        "rfc", "copy", True, True,
-    )  # fmt: skip
+        "rfc",
+        "copy",
+        True,
+        True,
+    )
     assert (settings.reconcile_every, settings.min_idle_s, settings.batch, settings.max_retries) == (60, 30, 50, 3)
 
 

@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millstream.broker import Broker
 from millstream.client import Capabilities
 from millstream.client.calls import Call
-from millstream.client.embedded import share_broker
+from millstream.client.local_brokers import share_broker
 from millstream.clock import ManualClock
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.steps import NewEntry, Settle
 from tests.support.desk import LATER, NOBODY, Desk
 from tests.support.places import Site

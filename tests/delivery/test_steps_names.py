@@ -11,8 +11,17 @@ from millstream.delivery.steps import NewEntry
 from tests.support.desk import NOBODY, Desk, act, numbers
 from tests.support.places import Site
 
-NAMES = [b"plain", b"{tag}:jobs", b"a:{t}:b{u}", b"with space\r\n", b"\x00\xff\xfe", "größe".encode(), b"a}b", b"x{}y",
-         b"-"]  # fmt: skip
+NAMES = [
+    b"plain",
+    b"{tag}:jobs",
+    b"a:{t}:b{u}",
+    b"with space\r\n",
+    b"\x00\xff\xfe",
+    "größe".encode(),
+    b"a}b",
+    b"x{}y",
+    b"-",
+]
 
 
 def walk_through(desk: Desk) -> None:
@@ -26,8 +35,17 @@ def walk_through(desk: Desk) -> None:
     assert numbers(given) == [0, 1, 2, 3]
     held = [(each.id, each.number) for each in given]
     assert desk.backend.run(desk.steps.renew(b"c\xff", held, lock_ms=1000)).lost == []
-    assert desk.settle(b"c\xff", act(given[0]), act(given[1], "reject", "reason", "x"), act(given[2], "release"),
-                       act(given[3], "retry", 60_000), has_locks=True) == [1] * 4  # fmt: skip
+    assert (
+        desk.settle(
+            b"c\xff",
+            act(given[0]),
+            act(given[1], "reject", "reason", "x"),
+            act(given[2], "release"),
+            act(given[3], "retry", 60_000),
+            has_locks=True,
+        )
+        == [1] * 4
+    )
     assert numbers(desk.take(b"c\xfe", 1)) == [2]
     assert desk.backend.run(desk.steps.requeue([given[2].id], min_idle_ms=0, max_retries=3)).codes == [1]
     assert all(desk.backend.run(desk.publishing.redrive(desk.ids(desk.keys.dead))))
@@ -52,8 +70,14 @@ def test_ids_up_to_the_last_one_are_told_apart(place: Site) -> None:
     """Near 2^64 a Lua number cannot tell neighbours apart."""
     desk, other = Desk(place), Desk(place, group=b"h")
     top = 2**64 - 1
-    ids = [b"9-1", b"%d-%d" % (2**53, 2**53), b"%d-%d" % (2**53 + 1, 0), b"%d-%d" % (top, top - 3),
-           b"%d-%d" % (top, top - 2), b"%d-%d" % (top, top - 1)]  # fmt: skip
+    ids = [
+        b"9-1",
+        b"%d-%d" % (2**53, 2**53),
+        b"%d-%d" % (2**53 + 1, 0),
+        b"%d-%d" % (top, top - 3),
+        b"%d-%d" % (top, top - 2),
+        b"%d-%d" % (top, top - 1),
+    ]
     for n, entry_id in enumerate(ids):
         desk.execute("XADD", desk.keys.stream, entry_id, "n", n)
     given = desk.read()
@@ -63,9 +87,7 @@ def test_ids_up_to_the_last_one_are_told_apart(place: Site) -> None:
     assert other.settle(b"d", act(theirs[1]), act(theirs[3]), act(theirs[4])) == [1, 1, 1]
     assert desk.ids() == [ids[0], ids[2], ids[3], ids[5]]  # done by both: the second and the fifth
     assert desk.settle(b"c1", act(given[3], "release"), act(given[5], "retry", 0)) == [1, 1]
-    assert [row[:2] for row in desk.pending()] == [
-        (ids[0], "c1"), (ids[2], "c1"), (ids[3], NOBODY), (ids[5], NOBODY)
-    ]  # fmt: skip
+    assert [row[:2] for row in desk.pending()] == [(ids[0], "c1"), (ids[2], "c1"), (ids[3], NOBODY), (ids[5], NOBODY)]
     assert [each.id for each in desk.take(b"c2", 2)] == [ids[3], ids[5]]
     assert desk.backend.run(desk.steps.renew(b"c1", [(ids[0], 1), (ids[3], 1), (ids[2], 1)])).lost == [ids[3]]
     page = desk.backend.run(desk.steps.recover(b"c3", 0, min_idle_ms=60_000, look=3))

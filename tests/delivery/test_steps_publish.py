@@ -22,8 +22,9 @@ def entry(n: int, **options: object) -> NewEntry:
 
 def test_a_call_that_is_sent_again_appends_nothing_more(place: Site) -> None:
     desk = Desk(place)
-    for number, entries in enumerate(([entry(0)], [entry(1), entry(2)], [entry(3, delay_ms=60_000)],
-                                      [entry(4, dedupe=b"t")]), 1):  # fmt: skip
+    for number, entries in enumerate(
+        ([entry(0)], [entry(1), entry(2)], [entry(3, delay_ms=60_000)], [entry(4, dedupe=b"t")]), 1
+    ):
         call = desk.publishing.append(b"p", number, entries)
         first = desk.backend.run(call)
         assert desk.backend.run(call) == first
@@ -45,8 +46,15 @@ def test_equal_entries_of_different_producers_and_calls_are_all_kept(place: Site
     desk = Desk(place)
     long = b"a-very-long-name-of-a-host-and-a-process-"
     same = [entry(7, delay_ms=1)]
-    for producer, number in ((b"p", 11), (b"p1", 1), (long + b"1", 1), (b"x" + long + b"1", 1), (b"\x00a", 1),
-                             (b"\x00b", 1), (b"\x00b", 2)):  # fmt: skip
+    for producer, number in (
+        (b"p", 11),
+        (b"p1", 1),
+        (long + b"1", 1),
+        (b"x" + long + b"1", 1),
+        (b"\x00a", 1),
+        (b"\x00b", 1),
+        (b"\x00b", 2),
+    ):
         desk.backend.run(desk.publishing.append(producer, number, same))
     assert desk.audit().delayed == 7
     time.sleep(0.01)
@@ -76,8 +84,12 @@ def test_a_dedupe_token_is_forgotten_after_its_window(place: Site) -> None:
 def test_a_batch_is_appended_whole_or_not_at_all(place: Site, wrong: str) -> None:
     desk = Desk(place)
     batch = [entry(0), entry(1, delay_ms=50), entry(2, dedupe=b"t"), entry(3)]
-    key = {"delayed": desk.keys.delayed, "dedupe": desk.keys.dedupe(b"t"), "producer": desk.keys.producer(b"p"),
-           "stream": desk.keys.stream}.get(wrong)  # fmt: skip
+    key = {
+        "delayed": desk.keys.delayed,
+        "dedupe": desk.keys.dedupe(b"t"),
+        "producer": desk.keys.producer(b"p"),
+        "stream": desk.keys.stream,
+    }.get(wrong)
     if key is not None:
         desk.execute("DEL", key, key=key)
         desk.execute("HSET", key, "a", "b", key=key)
@@ -100,8 +112,11 @@ def test_a_batch_is_appended_whole_or_not_at_all(place: Site, wrong: str) -> Non
 def test_full_memory_appends_nothing_and_the_same_call_does_later(place: Site) -> None:
     desk = Desk(place)
     place.fill_memory()
-    calls = [desk.publishing.append(b"p", 1, [entry(0)]), desk.publishing.append(b"q", 1, [entry(1), entry(2)]),
-             desk.publishing.append(b"r", 1, [entry(3, delay_ms=1)])]  # fmt: skip
+    calls = [
+        desk.publishing.append(b"p", 1, [entry(0)]),
+        desk.publishing.append(b"q", 1, [entry(1), entry(2)]),
+        desk.publishing.append(b"r", 1, [entry(3, delay_ms=1)]),
+    ]
     for call in calls:
         with pytest.raises(ServerReplied) as caught:
             desk.backend.run(call)
@@ -165,9 +180,7 @@ def test_a_redriven_dead_letter_is_the_entry_again(place: Site) -> None:
     assert desk.settle(b"c1", act(given, "reject", "reason", "again")) == [1]
     (made,) = desk.backend.run(desk.publishing.redrive(desk.ids(desk.keys.dead), group=b"g"))
     (given,) = desk.read()
-    assert list(given.fields) == [
-        *own, (b"_original_id", origin), (b"_redriven", b"2"), (b"_redrive_group", b"g")
-    ]  # fmt: skip
+    assert list(given.fields) == [*own, (b"_original_id", origin), (b"_redriven", b"2"), (b"_redrive_group", b"g")]
     assert desk.audit().counters == {"dead:g": 2, "redriven:": 2}
 
 
@@ -232,17 +245,18 @@ def test_requeueing_copies_counts_and_deletes(place: Site) -> None:
         assert requeue(desk, given.id) == [1]
         assert requeue(desk, given.id) == [0]  # somebody else did it
         (given,) = desk.read()
-        assert list(given.fields) == [
-            (b"n", b"0"), (b"_retry_count", b"%d" % retry), (b"_original_id", origin)
-        ]  # fmt: skip
+        assert list(given.fields) == [(b"n", b"0"), (b"_retry_count", b"%d" % retry), (b"_original_id", origin)]
         assert desk.ids() == [given.id]
     assert requeue(desk, given.id) == [4]
     assert (desk.ids(), desk.pending()) == ([], [])
     ((_, record),) = desk.range(desk.keys.dead)
     about = dict(zip(record[::2], record[1::2], strict=True))
     assert (about[b"n"], about[b"_original_id"], about[b"_retry_count"], about[b"_reason"]) == (
-        b"0", origin, b"3", b"retries"
-    )  # fmt: skip
+        b"0",
+        origin,
+        b"3",
+        b"retries",
+    )
     assert desk.audit().counters == {"copied:g": 3, "dead:g": 1}
 
 

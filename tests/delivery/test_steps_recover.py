@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.steps import NewEntry, Settle
 from tests.support import servers
 from tests.support.desk import LATER, NOBODY, Desk, act, numbers
@@ -39,8 +39,13 @@ def test_what_is_no_longer_ours_is_named_and_not_brought_back(place: Site) -> No
     desk = Desk(place)
     given = desk.deliver(7)
     ids = [delivery.id for delivery in given]
-    desk.settle(b"c1", act(given[0]), act(given[1], "release"), act(given[2], "retry", 60_000),
-                act(given[3], "reject", "reason", "x"))  # fmt: skip
+    desk.settle(
+        b"c1",
+        act(given[0]),
+        act(given[1], "release"),
+        act(given[2], "retry", 60_000),
+        act(given[3], "reject", "reason", "x"),
+    )
     (retaken,) = desk.take(b"c2")
     assert retaken.id == ids[1]
     assert desk.settle(b"c2", act(retaken, "retry", 0)) == [1]

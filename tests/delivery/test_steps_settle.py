@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream.client import connect
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.steps import NewEntry, Settle
 from millstream.errors import ServerReplied
 from tests.support.desk import LATER, NOBODY, Desk, act, numbers
@@ -16,9 +16,14 @@ from tests.support.places import PROBES, Site
 from tests.support.proxy import FaultProxy
 
 VERBS: list[tuple[str, tuple[object, ...]]] = [
-    ("ack", ()), ("discard", ()), ("release", ()), ("retry", (0,)), ("retry", (60_000,)),
-    ("reject", ("reason", "rejected")), ("copy", (1,)),
-]  # fmt: skip
+    ("ack", ()),
+    ("discard", ()),
+    ("release", ()),
+    ("retry", (0,)),
+    ("retry", (60_000,)),
+    ("reject", ("reason", "rejected")),
+    ("copy", (1,)),
+]
 
 
 def balance(desk: Desk) -> int:
@@ -35,9 +40,7 @@ def test_each_verb_does_its_own(place: Site) -> None:
     items = [act(delivery, verb, *words) for delivery, (verb, words) in zip(given, VERBS, strict=False)]
     assert desk.settle(b"c1", *items) == [1] * 7
     ids = [delivery.id for delivery in given]
-    assert desk.pending() == [
-        (ids[2], NOBODY, 0), (ids[3], NOBODY, 1), (ids[4], LATER, 1), (ids[7], "c1", 1)
-    ]  # fmt: skip
+    assert desk.pending() == [(ids[2], NOBODY, 0), (ids[3], NOBODY, 1), (ids[4], LATER, 1), (ids[7], "c1", 1)]
     copy = desk.ids()[-1]
     assert desk.ids() == [ids[2], ids[3], ids[4], ids[7], copy]
     assert desk.range()[-1][1] == [b"n", b"6", b"_retry_count", b"1", b"_original_id", ids[6]]
@@ -58,9 +61,14 @@ def test_a_dead_letter_has_the_entry_and_its_end(place: Site) -> None:
     about = dict(zip(record[6::2], record[7::2], strict=True))
     assert about.pop(b"_dead_at").isdigit()
     assert about == {
-        b"_original_id": given.id, b"_id": given.id, b"_redriven": b"0", b"_attempts": b"1", b"_reason": b"rejected",
-        b"_error": b"\xff", b"_meta": b"8",
-    }  # fmt: skip
+        b"_original_id": given.id,
+        b"_id": given.id,
+        b"_redriven": b"0",
+        b"_attempts": b"1",
+        b"_reason": b"rejected",
+        b"_error": b"\xff",
+        b"_meta": b"8",
+    }
 
 
 @pytest.mark.parametrize(("verb", "words"), VERBS)
@@ -91,8 +99,9 @@ def test_sent_twice_it_does_no_more_than_once(place: Site, verb: str, words: tup
 def test_named_twice_in_one_call_an_entry_is_settled_once(place: Site) -> None:
     desk = Desk(place)
     one, two, three = desk.deliver(3)
-    assert desk.settle(b"c1", act(one), act(one), act(two, "reject"), act(two, "reject"), act(three, "release"),
-                       act(three)) == [1, 0, 1, 0, 1, -1]  # fmt: skip
+    assert desk.settle(
+        b"c1", act(one), act(one), act(two, "reject"), act(two, "reject"), act(three, "release"), act(three)
+    ) == [1, 0, 1, 0, 1, -1]
     now = desk.audit()
     assert (now.dead, now.pending) == (1, 1)
     assert now.counters == {"done:g": 1, "dead:g": 1, "released:g": 1}
@@ -203,8 +212,9 @@ def test_a_trimmed_entry_can_be_settled(place: Site) -> None:
     desk = Desk(place)
     given = desk.deliver(4)
     desk.execute("XDEL", desk.keys.stream, *(delivery.id for delivery in given))
-    codes = desk.settle(b"c1", act(given[0]), act(given[1], "reject", "reason", "x"), act(given[2], "copy", 1),
-                        act(given[3], "discard"))  # fmt: skip
+    codes = desk.settle(
+        b"c1", act(given[0]), act(given[1], "reject", "reason", "x"), act(given[2], "copy", 1), act(given[3], "discard")
+    )
     assert codes == [1, 1, 1, 1]
     assert desk.pending() == []
     assert desk.audit().counters == {"done:g": 1, "dead:g": 1, "trimmed:g": 1, "discarded:g": 1}
@@ -215,8 +225,11 @@ def test_without_a_group_there_is_an_error_and_no_change(place: Site) -> None:
     desk = Desk(place)
     (given,) = desk.deliver(1)
     desk.execute("XGROUP", "DESTROY", desk.keys.stream, "g")
-    for call in (desk.steps.settle(b"c1", [act(given)]), desk.steps.renew(b"c1", [(given.id, 1)]),
-                 desk.steps.recover(b"c1", 1, min_idle_ms=0)):  # fmt: skip
+    for call in (
+        desk.steps.settle(b"c1", [act(given)]),
+        desk.steps.renew(b"c1", [(given.id, 1)]),
+        desk.steps.recover(b"c1", 1, min_idle_ms=0),
+    ):
         with pytest.raises(ServerReplied) as caught:
             desk.backend.run(call)
         assert caught.value.code == "NOGROUP"
@@ -306,4 +319,3 @@ def test_a_closed_embedded_file_keeps_every_state(tmp_path_factory: pytest.TempP
     with connect(again.url):
         assert Desk(again).everything() == before
         again.leave()
-

@@ -74,32 +74,48 @@ REDIS: tuple[Difference, ...] = (
         for name, reason in SKIPPED.items()
     ),
     Difference(
-        "OBJECT REFCOUNT", "Redis counts the transaction's own hold on a value",
-        lambda argv: called(argv) == b"object|refcount", type,
+        "OBJECT REFCOUNT",
+        "Redis counts the transaction's own hold on a value",
+        lambda argv: called(argv) == b"object|refcount",
+        type,
     ),
     Difference(
-        "replies in no order", "Redis hands them out as its hash tables hold them",
-        lambda argv: argv[0].lower() in UNORDERED, in_any_order,
+        "replies in no order",
+        "Redis hands them out as its hash tables hold them",
+        lambda argv: argv[0].lower() in UNORDERED,
+        in_any_order,
     ),
     Difference(
-        "XINFO STREAM, radix-tree-nodes", "how Redis has cut its radix tree depends on which blocks came and went "
-        "before; we count the nodes of a tree that was built at once", is_stream_info, without_tree_nodes,
+        "XINFO STREAM, radix-tree-nodes",
+        "how Redis has cut its radix tree depends on which blocks came and went "
+        "before; we count the nodes of a tree that was built at once",
+        is_stream_info,
+        without_tree_nodes,
     ),
     Difference(
-        "XGROUP HELP, XINFO HELP, OBJECT HELP", "the lines between the first and the last two are our own words",
-        is_help, kind_of_lines,
+        "XGROUP HELP, XINFO HELP, OBJECT HELP",
+        "the lines between the first and the last two are our own words",
+        is_help,
+        kind_of_lines,
     ),
-)  # fmt: skip
+)
 
 
 def named(*names: bytes) -> Callable[[list[bytes]], bool]:
     return lambda argv: argv[0].upper() in names
 
 
-NEW_IN_REDIS = frozenset({
-    b"idmp-duration", b"idmp-maxsize", b"pids-tracked", b"iids-tracked", b"iids-added", b"iids-duplicates",
-    b"nacked-count",
-})  # fmt: skip
+NEW_IN_REDIS = frozenset(
+    {
+        b"idmp-duration",
+        b"idmp-maxsize",
+        b"pids-tracked",
+        b"iids-tracked",
+        b"iids-added",
+        b"iids-duplicates",
+        b"nacked-count",
+    }
+)
 COUNTED_OTHERWISE = frozenset({b"lag", b"entries-read", b"radix-tree-nodes"})
 
 
@@ -133,15 +149,17 @@ def is_error_code(reply: bytes) -> object:
 VALKEY: tuple[Difference, ...] = (
     *REDIS,
     Difference(
-        "XINFO", "Valkey lacks the idempotency and released-entry fields, estimates lag and entries-read by older "
-        "rules, counts the leaves of its radix tree, and lets entries-added wrap around", named(b"XINFO"),
+        "XINFO",
+        "Valkey lacks the idempotency and released-entry fields, estimates lag and entries-read by older "
+        "rules, counts the leaves of its radix tree, and lets entries-added wrap around",
+        named(b"XINFO"),
         common_fields,
     ),
     Difference(
-        "unknown command without arguments", "Valkey announces arguments even if there are none",
-        lambda argv: len(argv) == 1, without_tail,
+        "unknown command without arguments",
+        "Valkey announces arguments even if there are none",
+        lambda argv: len(argv) == 1,
+        without_tail,
     ),
-    Difference(
-        "XREAD, unbalanced list", "Valkey's text does not name `+`", named(b"XREAD"), is_error_code,
-    ),
-)  # fmt: skip
+    Difference("XREAD, unbalanced list", "Valkey's text does not name `+`", named(b"XREAD"), is_error_code),
+)

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from millstream.broker import Broker, Entry
 from millstream.clock import ManualClock
-from millstream.engine.args import as_integer
 from millstream.engine.outcome import NIL_ARRAY, Pairs, Reply
+from millstream.engine.text.args import as_integer
 from millstream.errors import CommandError
-from millstream.server.resp import encode
+from millstream.server.protocol.resp import encode
 from tests.differential.duel import EngineSide, Mismatch
 from tests.differential.program import Settings
 

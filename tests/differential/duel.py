@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from millstream.engine import invariants
-from millstream.engine import keyspace as engine
 from millstream.engine.commands import execute
+from millstream.engine.keys import keyspace as engine
 from millstream.engine.outcome import Outcome
-from millstream.server.resp import encode
+from millstream.server.protocol.resp import encode
 from tests.differential.differences import Difference, explained
 from tests.differential.program import Program, Settings, Step
 from tests.support.servers import RealServer
@@ -99,9 +99,8 @@ class EngineSide:
     def __init__(self, settings: Settings) -> None:
         self.protocol = settings.protocol
         self.keyspace = engine.Keyspace(
-            settings=engine.Settings(
-                stream_node_max_entries=settings.node_max_entries,
-                stream_node_max_bytes=settings.node_max_bytes,
+            settings=engine.KeyspaceSettings(
+                stream_node_max_entries=settings.node_max_entries, stream_node_max_bytes=settings.node_max_bytes
             )
         )
 
@@ -135,10 +134,7 @@ class Duel:
     """One server against the engine."""
 
     def __init__(
-        self,
-        server: RealServer,
-        differences: Iterable[Difference],
-        side: Callable[[Settings], EngineSide] = EngineSide,
+        self, server: RealServer, differences: Iterable[Difference], side: Callable[[Settings], EngineSide] = EngineSide
     ) -> None:
         self._make_side = side
         self._wires = {protocol: server.connect(protocol) for protocol in (2, 3)}
@@ -154,9 +150,11 @@ class Duel:
         """Empty both sides and set them up for a program."""
         wire = self._wires[settings.protocol]
         limits = (
-            b"stream-node-max-entries", b"%d" % settings.node_max_entries,
-            b"stream-node-max-bytes", b"%d" % settings.node_max_bytes,
-        )  # fmt: skip
+            b"stream-node-max-entries",
+            b"%d" % settings.node_max_entries,
+            b"stream-node-max-bytes",
+            b"%d" % settings.node_max_bytes,
+        )
         # expired keys go when they are met, as in the engine, and not at some moment in the background
         commands = ([b"FLUSHALL"], [b"CONFIG", b"SET", *limits], [b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"])
         assert wire.exchange(b"".join(map(pack, commands))) == b"+OK\r\n" * 3

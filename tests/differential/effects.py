@@ -23,10 +23,17 @@ from tests.support.servers import RealServer
 from tests.support.wire import Wire, end_of, parse
 
 AOF_OPTIONS: Final = (
-    "--appendonly", "yes", "--aof-use-rdb-preamble", "no", "--appendfsync", "no",
-    "--auto-aof-rewrite-percentage", "0",
-    "--notify-keyspace-events", "AEmnoc",
-)  # fmt: skip
+    "--appendonly",
+    "yes",
+    "--aof-use-rdb-preamble",
+    "no",
+    "--appendfsync",
+    "no",
+    "--auto-aof-rewrite-percentage",
+    "0",
+    "--notify-keyspace-events",
+    "AEmnoc",
+)
 CHANNEL: Final = re.compile(rb"__keyevent@(\d+)__:(.*)", re.DOTALL)
 MARK: Final = b"millstream-mark"
 

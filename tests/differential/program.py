@@ -79,9 +79,13 @@ class PlainSource:
     """Commands on plain keys, and some on the streams that live beside them."""
 
     LOOKS = (
-        (b"GET",), (b"HGETALL",), (b"SMEMBERS",), (b"LRANGE", b"0", b"-1"),
-        (b"ZRANGE", b"0", b"-1", b"WITHSCORES"), (b"PTTL",),
-    )  # fmt: skip
+        (b"GET",),
+        (b"HGETALL",),
+        (b"SMEMBERS",),
+        (b"LRANGE", b"0", b"-1"),
+        (b"ZRANGE", b"0", b"-1", b"WITHSCORES"),
+        (b"PTTL",),
+    )
 
     def __init__(self, rng: random.Random, *, new_words: bool, orderly: bool) -> None:
         self._rng = rng
@@ -169,6 +173,11 @@ def random_program(seed: int, *, new_words: bool = True, orderly: bool = False) 
     kind = PlainSource if rng.random() < PLAIN and new_words and not orderly else StreamSource
     source = kind(rng, new_words=new_words, orderly=orderly)
     return Program(
-        seed, settings, source, length=rng.randint(80, 900 if orderly else 500), rng=rng,
-        share=pick(rng, (0.0, 0.5, 0.7)), slow=rng.random() < 0.5,
-    )  # fmt: skip
+        seed,
+        settings,
+        source,
+        length=rng.randint(80, 900 if orderly else 500),
+        rng=rng,
+        share=pick(rng, (0.0, 0.5, 0.7)),
+        slow=rng.random() < 0.5,
+    )

@@ -31,9 +31,27 @@ _WORDS = [b"a", b"b", b"c", b"d", b"e", b"", b"hello", b"A", b"\x00\xff", b"x" *
 _INTEGERS = [b"0", b"1", b"-1", b"2", b"5", b"10", b"-3", b"100", b"9223372036854775807", b"-9223372036854775808"]
 _FLOATS = [b"0", b"1", b"-1", b"1.5", b"0.1", b"3.0e3", b"-2.5", b"1e-7", b"inf", b"-inf", b"+5", b"17e16"]
 _JUNK = [
-    b"", b"x", b"-", b"1.5", b"+1", b"01", b" 1", b"nan", b"1e400", b"9223372036854775808", b"NX", b"GET", b"(1", b"[a",
-    b"LIMIT", b"EX", b"\xff\x00", b"-0", b"99999999999999999999", b"WITHSCORES",
-]  # fmt: skip
+    b"",
+    b"x",
+    b"-",
+    b"1.5",
+    b"+1",
+    b"01",
+    b" 1",
+    b"nan",
+    b"1e400",
+    b"9223372036854775808",
+    b"NX",
+    b"GET",
+    b"(1",
+    b"[a",
+    b"LIMIT",
+    b"EX",
+    b"\xff\x00",
+    b"-0",
+    b"99999999999999999999",
+    b"WITHSCORES",
+]
 _PATTERNS = [b"*", b"p*", b"?1", b"[ps]?", b"p[^0-3]", b"s\\0", b"nothing", b"*[", b"", b"[a-", b"**1*"]
 
 
@@ -114,10 +132,15 @@ def _milliseconds(rng: Random) -> bytes:
 
 
 def _expiry(rng: Random) -> list[bytes]:
-    return rng.choice([
-        [b"EX", _seconds(rng)], [b"PX", _milliseconds(rng)], [b"PX", _milliseconds(rng)],
-        [b"EXAT", rng.choice([b"1", b"4102444800", b"0"])], [b"PXAT", rng.choice([b"1", b"4102444800123"])],
-    ])  # fmt: skip
+    return rng.choice(
+        [
+            [b"EX", _seconds(rng)],
+            [b"PX", _milliseconds(rng)],
+            [b"PX", _milliseconds(rng)],
+            [b"EXAT", rng.choice([b"1", b"4102444800", b"0"])],
+            [b"PXAT", rng.choice([b"1", b"4102444800123"])],
+        ]
+    )
 
 
 def _digest(rng: Random) -> bytes:

@@ -35,16 +35,62 @@ from tests.differential.words import (
 )
 
 JUNK: Final = (
-    b"", b"COUNT", b"BLOCK", b"STREAMS", b"IDS", b"FORCE", b"JUSTID", b"LIMIT", b"~", b"=", b"MAXLEN",
-    b"MINID", b"NOACK", b"GROUP", b"RETRYCOUNT", b"IDLE", b"TIME", b"LASTID", b"FULL", b"NOMKSTREAM",
+    b"",
+    b"COUNT",
+    b"BLOCK",
+    b"STREAMS",
+    b"IDS",
+    b"FORCE",
+    b"JUSTID",
+    b"LIMIT",
+    b"~",
+    b"=",
+    b"MAXLEN",
+    b"MINID",
+    b"NOACK",
+    b"GROUP",
+    b"RETRYCOUNT",
+    b"IDLE",
+    b"TIME",
+    b"LASTID",
+    b"FULL",
+    b"NOMKSTREAM",
     b"MKSTREAM",
-    b"ENTRIESREAD", b"ENTRIESADDED", b"MAXDELETEDID", b"SILENT", b"FATAL", b"nonsense", b"a\x00b", b"1", b"0",
-    b"line\r\nbreak", b"\xff\xfe", b"-1", b"2", b"5-0", b">", b"$", b"*", b"-", b"+", b"s1", b"g1", b"c1",
-)  # fmt: skip
+    b"ENTRIESREAD",
+    b"ENTRIESADDED",
+    b"MAXDELETEDID",
+    b"SILENT",
+    b"FATAL",
+    b"nonsense",
+    b"a\x00b",
+    b"1",
+    b"0",
+    b"line\r\nbreak",
+    b"\xff\xfe",
+    b"-1",
+    b"2",
+    b"5-0",
+    b">",
+    b"$",
+    b"*",
+    b"-",
+    b"+",
+    b"s1",
+    b"g1",
+    b"c1",
+)
 NEW_JUNK: Final = (
-    b"CLAIM", b"MAXCOUNT", b"MAXSIZE", b"KEEPREF", b"DELREF", b"ACKED", b"IDMP", b"IDMPAUTO",
-    b"IDMP-DURATION", b"IDMP-MAXSIZE",
-)  # fmt: skip
+    b"CLAIM",
+    b"MAXCOUNT",
+    b"MAXSIZE",
+    b"KEEPREF",
+    b"DELREF",
+    b"ACKED",
+    b"IDMP",
+    b"IDMPAUTO",
+    b"IDMP-DURATION",
+    b"IDMP-MAXSIZE",
+)
 
 
 def opening(rng: random.Random, state: State) -> list[list[bytes]]:
@@ -125,19 +171,46 @@ def an_expiry(rng: random.Random, state: State, key: bytes) -> list[bytes]:
     if state.expiry and rng.random() < 0.3:
         state.top.pop(key, None)
         return [b"PEXPIRE", key, b"%d" % pick(rng, (0, 1, 2, 5, 10))]
-    return pick(rng, ([b"EXPIRE", key, b"1000"], [b"PEXPIRE", key, b"900000"], [b"PERSIST", key],
-                      [b"EXPIRE", key, b"2000", b"GT"], [b"PEXPIRE", key, b"500000", b"LT"]))  # fmt: skip
+    return pick(
+        rng,
+        (
+            [b"EXPIRE", key, b"1000"],
+            [b"PEXPIRE", key, b"900000"],
+            [b"PERSIST", key],
+            [b"EXPIRE", key, b"2000", b"GT"],
+            [b"PEXPIRE", key, b"500000", b"LT"],
+        ),
+    )
 
 
 def nonsense(rng: random.Random, state: State) -> list[bytes]:
     """No command at all, a container without its subcommand, or far too few words."""
-    return pick(rng, (
-        [b"XNOPE"], [b"XNOPE", b"a", b"b" * 200], [b"XGROUP"], [b"XINFO"], [b"XGROUP", b"NOPE"], [b"XADD"],
-        [b"XINFO", b"NOPE", b"s1"], [b"XREADGROUP", b"GROUP", b"g1"], [b"XGROUP", b"CREATE", b"s1"],
-        [b"XGROUP", b"HELP", b"x"], [b"XINFO", b"HELP", b"x"], [b"XNOPE", *[b"w" * 20] * 9], [b"X" * 300],
-        [b"XACK", b"s1"], [b"XGROUP", b"HELP"], [b"XINFO", b"help"],
-        [b"XADD", b"s1", b"*"], [b"XLEN"], [b"XLEN", b"a", b"b"], [b"xinfo", b"stream"], [b"", b"a"],
-    ))  # fmt: skip
+    return pick(
+        rng,
+        (
+            [b"XNOPE"],
+            [b"XNOPE", b"a", b"b" * 200],
+            [b"XGROUP"],
+            [b"XINFO"],
+            [b"XGROUP", b"NOPE"],
+            [b"XADD"],
+            [b"XINFO", b"NOPE", b"s1"],
+            [b"XREADGROUP", b"GROUP", b"g1"],
+            [b"XGROUP", b"CREATE", b"s1"],
+            [b"XGROUP", b"HELP", b"x"],
+            [b"XINFO", b"HELP", b"x"],
+            [b"XNOPE", *[b"w" * 20] * 9],
+            [b"X" * 300],
+            [b"XACK", b"s1"],
+            [b"XGROUP", b"HELP"],
+            [b"XINFO", b"help"],
+            [b"XADD", b"s1", b"*"],
+            [b"XLEN"],
+            [b"XLEN", b"a", b"b"],
+            [b"xinfo", b"stream"],
+            [b"", b"a"],
+        ),
+    )
 
 
 def what_workers_do(rng: random.Random, state: State) -> list[bytes]:
@@ -170,41 +243,75 @@ def nearly_right(rng: random.Random, state: State) -> list[bytes]:
     """Commands whose errors hardly come about by chance."""
     key, group = a_key(rng), a_group(rng)
     old = (
-        [b"XTRIM", key, b"LIMIT", b"0"], [b"XTRIM", key, b"LIMIT", b"5"],
+        [b"XTRIM", key, b"LIMIT", b"0"],
+        [b"XTRIM", key, b"LIMIT", b"5"],
         [b"XADD", key, b"LIMIT", b"0", b"*", b"f", b"v"],
-        [b"XREADGROUP", b"COUNT", b"1", b"NOACK", b"STREAMS", key, b">"], [b"XREAD", b"COUNT", b"1", b"STREAMS"],
-        [b"XPENDING", key, group, b"IDLE", b"1", b"-", b"+"], [b"XPENDING", key, group, b"-"],
+        [b"XREADGROUP", b"COUNT", b"1", b"NOACK", b"STREAMS", key, b">"],
+        [b"XREAD", b"COUNT", b"1", b"STREAMS"],
+        [b"XPENDING", key, group, b"IDLE", b"1", b"-", b"+"],
+        [b"XPENDING", key, group, b"-"],
         [b"XGROUP", b"CREATE", key, group, b"$", b"MKSTREAM", b"MKSTREAM", b"ENTRIESREAD", b"1"],
         [b"XGROUP", b"SETID", key, group, b"$", b"ENTRIESREAD"],
         [b"XGROUP", b"SETID", key, group, b"$", b"OTHER", b"1"],
-        [b"XINFO", b"STREAM", key, b"FULL", b"COUNT"], [b"XINFO", b"STREAM", key, b"FULL", b"LIMIT", b"1"],
-        [b"XRANGE", key, b"(%d-%d" % (U64_MAX, U64_MAX), b"+"], [b"XRANGE", key, b"-", b"(0-0"],
-        [b"XREVRANGE", key, b"+", b"(%d-%d" % (U64_MAX, U64_MAX)], [b"XREVRANGE", key, b"(0", b"-"],
-        [b"XSETID", key, b"5-0", b"ENTRIESADDED"], [b"XREAD", b"STREAMS", key, TOP_ID],
-    )  # fmt: skip
+        [b"XINFO", b"STREAM", key, b"FULL", b"COUNT"],
+        [b"XINFO", b"STREAM", key, b"FULL", b"LIMIT", b"1"],
+        [b"XRANGE", key, b"(%d-%d" % (U64_MAX, U64_MAX), b"+"],
+        [b"XRANGE", key, b"-", b"(0-0"],
+        [b"XREVRANGE", key, b"+", b"(%d-%d" % (U64_MAX, U64_MAX)],
+        [b"XREVRANGE", key, b"(0", b"-"],
+        [b"XSETID", key, b"5-0", b"ENTRIESADDED"],
+        [b"XREAD", b"STREAMS", key, TOP_ID],
+    )
     new = (
-        [b"XTRIM", key, b"KEEPREF", b"LIMIT", b"0"], [b"XTRIM", key, b"DELREF", b"MAXLEN", b"~", b"1", b"LIMIT", b"0"],
-        [b"XNACK", key, group, b"FAIL", b"FORCE", b"RETRYCOUNT", b"1"], [b"XDELEX", key, b"KEEPREF", b"IDS", b"1"],
-        [b"XCFGSET", key, b"IDMP-DURATION", b"1000", b"IDMP-DURATION", b"1000"], [b"XCFGSET", key],
-        [b"XCFGSET", key, b"IDMP-MAXSIZE", b"3", b"IDMP-MAXSIZE", b"3"], [b"XCFGSET", key, b"IDMP-MAXSIZE", b"10001"],
-        [b"XCFGSET", key, b"IDMP-DURATION", b"86401"], [b"XREADGROUP", b"GROUP", group, b"c1", b"STREAMS", key, TOP_ID],
-        [b"XADD", key, b"IDMP", b"p1", b"i1", b"5-0", b"f"], [b"XADD", key, b"IDMPAUTO", b"p1", b"0-0", b"f", b"v"],
-    )  # fmt: skip
+        [b"XTRIM", key, b"KEEPREF", b"LIMIT", b"0"],
+        [b"XTRIM", key, b"DELREF", b"MAXLEN", b"~", b"1", b"LIMIT", b"0"],
+        [b"XNACK", key, group, b"FAIL", b"FORCE", b"RETRYCOUNT", b"1"],
+        [b"XDELEX", key, b"KEEPREF", b"IDS", b"1"],
+        [b"XCFGSET", key, b"IDMP-DURATION", b"1000", b"IDMP-DURATION", b"1000"],
+        [b"XCFGSET", key],
+        [b"XCFGSET", key, b"IDMP-MAXSIZE", b"3", b"IDMP-MAXSIZE", b"3"],
+        [b"XCFGSET", key, b"IDMP-MAXSIZE", b"10001"],
+        [b"XCFGSET", key, b"IDMP-DURATION", b"86401"],
+        [b"XREADGROUP", b"GROUP", group, b"c1", b"STREAMS", key, TOP_ID],
+        [b"XADD", key, b"IDMP", b"p1", b"i1", b"5-0", b"f"],
+        [b"XADD", key, b"IDMPAUTO", b"p1", b"0-0", b"f", b"v"],
+    )
     return list(pick(rng, old + new if state.new_words else old))
 
 
 Make = Callable[[random.Random, State], list[bytes]]
 # how often each is drawn
 WEIGHTS: Final[dict[Make, float]] = {
-    made.xadd: 24, made.xreadgroup: 18, made.xclaim: 7, made.xautoclaim: 5, made.xack: 4, made.xpending: 4,
-    made.xread: 4, made.xgroup_create: 4, made.xtrim: 3.5, made.xinfo: 3, made.xdel: 2.5, made.xrange_: 2,
-    made.xrevrange: 2, made.xgroup_setid: 2, made.xsetid: 1.5, made.xgroup_delconsumer: 1,
-    made.xgroup_createconsumer: 0.8, made.xlen: 0.7, made.xgroup_destroy: 0.4,
-    keys_as_a_whole: 2.5, nearly_right: 1.5, nonsense: 0.7,
-}  # fmt: skip
+    made.xadd: 24,
+    made.xreadgroup: 18,
+    made.xclaim: 7,
+    made.xautoclaim: 5,
+    made.xack: 4,
+    made.xpending: 4,
+    made.xread: 4,
+    made.xgroup_create: 4,
+    made.xtrim: 3.5,
+    made.xinfo: 3,
+    made.xdel: 2.5,
+    made.xrange_: 2,
+    made.xrevrange: 2,
+    made.xgroup_setid: 2,
+    made.xsetid: 1.5,
+    made.xgroup_delconsumer: 1,
+    made.xgroup_createconsumer: 0.8,
+    made.xlen: 0.7,
+    made.xgroup_destroy: 0.4,
+    keys_as_a_whole: 2.5,
+    nearly_right: 1.5,
+    nonsense: 0.7,
+}
 NEW_WEIGHTS: Final[dict[Make, float]] = {
-    made.xnack: 7, made.xackdel: 4, made.xdelex: 4, made.xidmprecord: 1.2, made.xcfgset: 0.5,
-}  # fmt: skip
+    made.xnack: 7,
+    made.xackdel: 4,
+    made.xdelex: 4,
+    made.xidmprecord: 1.2,
+    made.xcfgset: 0.5,
+}
 
 
 def _cumulated(weights: dict[Make, float]) -> tuple[list[Make], list[float]]:

@@ -190,9 +190,16 @@ def main() -> int:
         elif options.direct:
             duel = Duel(server, differences.REDIS, direct.DirectSide)
         result = campaign(
-            server, options.commands, options.seed, valkey=valkey, most_failures=options.failures,
-            programs=options.programs, progress=True, duel=duel, orderly=options.direct,
-        )  # fmt: skip
+            server,
+            options.commands,
+            options.seed,
+            valkey=valkey,
+            most_failures=options.failures,
+            programs=options.programs,
+            progress=True,
+            duel=duel,
+            orderly=options.direct,
+        )
     for kind, text in result.failures.items():
         print(f"\n{result.repeated[kind]} x {kind}\n{text}")
     print(result.summary())

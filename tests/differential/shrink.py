@@ -23,9 +23,7 @@ LONGEST_WAIT_MS = 50
 MOMENT = re.compile(rb"1\d{12}")  # a Unix time in milliseconds
 
 
-def shortest(
-    duel: Duel, settings: Settings, steps: list[Step], seen: Mismatch
-) -> tuple[list[Step], Mismatch]:
+def shortest(duel: Duel, settings: Settings, steps: list[Step], seen: Mismatch) -> tuple[list[Step], Mismatch]:
     """The shortest program found that fails as `seen` does, and how it fails."""
     deadline = time.monotonic() + BUDGET_S
     best, failure = steps, seen

@@ -60,10 +60,13 @@ class SocketSide(EngineSide):
         super().__init__(settings)
         self._stack = contextlib.ExitStack()
         self._clock = ManualClock(0)
-        ours = self._stack.enter_context(serving(
-            clock=self._clock, stream_node_max_entries=str(settings.node_max_entries),
-            stream_node_max_bytes=str(settings.node_max_bytes),
-        ))  # fmt: skip
+        ours = self._stack.enter_context(
+            serving(
+                clock=self._clock,
+                stream_node_max_entries=str(settings.node_max_entries),
+                stream_node_max_bytes=str(settings.node_max_bytes),
+            )
+        )
         ours.hub.gates.append(self._listen)
         self._hub = ours.hub
         self.keyspace = ours.hub.keyspace

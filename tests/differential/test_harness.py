@@ -88,10 +88,22 @@ def test_the_servers_own_table_says_what_it_refuses_to_queue(redis_server: RealS
 
 
 REPLIES = [
-    b"+OK\r\n", b"-ERR no\r\n", b":-5\r\n", b"$-1\r\n", b"$0\r\n\r\n", b"$4\r\na\r\nb\r\n", b"*-1\r\n", b"*0\r\n",
-    b"*2\r\n*1\r\n:1\r\n$1\r\nx\r\n", b"%1\r\n$1\r\nk\r\n*2\r\n:1\r\n_\r\n", b"~1\r\n:1\r\n", b"_\r\n", b",1.5\r\n",
-    b"=7\r\ntxt:abc\r\n", b">2\r\n+a\r\n:1\r\n",
-]  # fmt: skip
+    b"+OK\r\n",
+    b"-ERR no\r\n",
+    b":-5\r\n",
+    b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"$4\r\na\r\nb\r\n",
+    b"*-1\r\n",
+    b"*0\r\n",
+    b"*2\r\n*1\r\n:1\r\n$1\r\nx\r\n",
+    b"%1\r\n$1\r\nk\r\n*2\r\n:1\r\n_\r\n",
+    b"~1\r\n:1\r\n",
+    b"_\r\n",
+    b",1.5\r\n",
+    b"=7\r\ntxt:abc\r\n",
+    b">2\r\n+a\r\n:1\r\n",
+]
 
 
 @pytest.mark.parametrize("reply", REPLIES)

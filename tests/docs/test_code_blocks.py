@@ -66,8 +66,10 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def fences_of(text: str) -> list[Block]:
-    return [Block(text[: found.start("code")].count("\n") + 1, found["language"], found["words"].strip(), found["code"])
-            for found in FENCE.finditer(text)]  # fmt: skip
+    return [
+        Block(text[: found.start("code")].count("\n") + 1, found["language"], found["words"].strip(), found["code"])
+        for found in FENCE.finditer(text)
+    ]
 
 
 def program(page: Path, blocks: list[Block]) -> str:
@@ -100,8 +102,15 @@ def run(page: Path, text: str, where: Path, url: str) -> subprocess.CompletedPro
     paths = os.pathsep.join(path for path in sys.path if path)
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "MILLSTREAM_URL": url, "PATH": commands}
-    return subprocess.run([sys.executable, "_program.py"], cwd=where, env=environment, text=True, capture_output=True,
-                          timeout=WAIT_S, check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "_program.py"],
+        cwd=where,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
 
 
 @pytest.mark.timeout(600)

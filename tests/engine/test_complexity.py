@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.streams.stream import Stream
 
 START_MS = 1_767_225_600_000
 

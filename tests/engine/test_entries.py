@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine.entries import EntryLog, decode_fields, element_size, encode_fields, integer_size
-from millstream.engine.ids import MAX_KEY, order, text_of
-from millstream.engine.keyspace import Settings
+from millstream.engine.keys.keyspace import KeyspaceSettings
+from millstream.engine.streams.entries import EntryLog, decode_fields, element_size, encode_fields, integer_size
+from millstream.engine.streams.ids import MAX_KEY, order, text_of
 
 WORD = st.binary(max_size=12) | st.sampled_from([b"", b"\r\n", b"$5\r\nhello\r\n", b"x" * 5000, b"*2\r\n"])
 
 
-def log_of(keys: list[int], settings: Settings | None = None, size: int = 3) -> EntryLog:
+def log_of(keys: list[int], settings: KeyspaceSettings | None = None, size: int = 3) -> EntryLog:
     log = EntryLog()
     for key in keys:
-        log.append(text_of(key), key, [b"f", b"v" * size], settings or Settings())
+        log.append(text_of(key), key, [b"f", b"v" * size], settings or KeyspaceSettings())
     return log
 
 
@@ -32,7 +32,7 @@ def test_decoding_gives_back_what_was_encoded(pairs: list[tuple[bytes, bytes]]) 
 def test_the_path_for_one_field_encodes_as_the_general_one(pairs: list[tuple[bytes, bytes]]) -> None:
     log = EntryLog()
     for index, (name, value) in enumerate(pairs, 1):
-        log.append(text_of(index << 64), index << 64, [name, value], Settings())
+        log.append(text_of(index << 64), index << 64, [name, value], KeyspaceSettings())
     _, fragments = log.read(0, MAX_KEY)
     assert fragments == [encode_fields(list(pair)) for pair in pairs]
 
@@ -40,20 +40,37 @@ def test_the_path_for_one_field_encodes_as_the_general_one(pairs: list[tuple[byt
 @pytest.mark.parametrize(
     ("value", "size"),
     [
-        (b"0", 2), (b"127", 2), (b"128", 3), (b"-4096", 3), (b"4095", 3), (b"4096", 4), (b"32767", 4), (b"32768", 5),
-        (b"8388608", 6), (b"2147483648", 10), (b"-9223372036854775808", 10),
-        (b"", 2), (b"a", 3), (b"007", 5), (b"-0", 4), (b"9223372036854775808", 21),
-        (b"x" * 63, 65), (b"x" * 64, 67), (b"x" * 125, 128), (b"x" * 126, 130), (b"x" * 4095, 4099),
+        (b"0", 2),
+        (b"127", 2),
+        (b"128", 3),
+        (b"-4096", 3),
+        (b"4095", 3),
+        (b"4096", 4),
+        (b"32767", 4),
+        (b"32768", 5),
+        (b"8388608", 6),
+        (b"2147483648", 10),
+        (b"-9223372036854775808", 10),
+        (b"", 2),
+        (b"a", 3),
+        (b"007", 5),
+        (b"-0", 4),
+        (b"9223372036854775808", 21),
+        (b"x" * 63, 65),
+        (b"x" * 64, 67),
+        (b"x" * 125, 128),
+        (b"x" * 126, 130),
+        (b"x" * 4095, 4099),
         (b"x" * 4096, 4103),
     ],
-)  # fmt: skip
+)
 def test_an_element_takes_what_redis_takes_for_it(value: bytes, size: int) -> None:
     assert element_size(value) == size
 
 
 def test_both_ways_to_append_count_the_same_bytes() -> None:
     rng = random.Random(7)
-    settings = Settings()
+    settings = KeyspaceSettings()
     for _ in range(300):
         short, general = EntryLog(), EntryLog()
         key = 5 << 64
@@ -91,7 +108,7 @@ def test_every_entry_is_found_and_nothing_else(most: int) -> None:
     rng = random.Random(most)
     # several digits of milliseconds and sequence numbers, so that texts do not compare like keys
     keys = sorted(rng.sample([ms << 64 | seq for ms in range(95, 105) for seq in range(0, 120, 3)], 250))
-    log = log_of(keys, Settings(stream_node_max_entries=most))
+    log = log_of(keys, KeyspaceSettings(stream_node_max_entries=most))
     gone = set(rng.sample(keys, 100))
     for key in gone:
         assert log.delete(text_of(key))
@@ -110,23 +127,23 @@ def test_every_entry_is_found_and_nothing_else(most: int) -> None:
 
 
 def test_a_block_that_becomes_the_last_again_takes_entries() -> None:
-    log = log_of([1 << 64, 2 << 64], Settings(stream_node_max_entries=2))
-    log.append(b"3-0", 3 << 64, [b"f", b"v"], Settings(stream_node_max_entries=2))
+    log = log_of([1 << 64, 2 << 64], KeyspaceSettings(stream_node_max_entries=2))
+    log.append(b"3-0", 3 << 64, [b"f", b"v"], KeyspaceSettings(stream_node_max_entries=2))
     log.delete(b"3-0")
-    log.append(b"1000-0", 1000 << 64, [b"f", b"v"], Settings())
+    log.append(b"1000-0", 1000 << 64, [b"f", b"v"], KeyspaceSettings())
     assert log.read(3 << 64, MAX_KEY)[0] == [b"1000-0"]
     assert len(log.blocks) == 1
 
 
 @pytest.mark.parametrize(("keys", "nodes"), [([1], 1), ([1, 2], 4), (list(range(1, 256)), 257)])
 def test_the_radix_tree_over_consecutive_ids_has_the_nodes_the_spec_names(keys: list[int], nodes: int) -> None:
-    assert log_of([key << 64 for key in keys], Settings(stream_node_max_entries=1)).trie_nodes() == nodes
+    assert log_of([key << 64 for key in keys], KeyspaceSettings(stream_node_max_entries=1)).trie_nodes() == nodes
 
 
 @pytest.mark.parametrize("known", [0, 100, 400])
 @pytest.mark.parametrize("is_shuffled", [False, True])
 def test_fields_of_many_entries_are_those_of_each(is_shuffled: bool, known: int) -> None:
-    log, settings = EntryLog(), Settings()
+    log, settings = EntryLog(), KeyspaceSettings()
     for seq in range(1, 400):  # ids of one, two and three digits, in sealed blocks and an open one
         log.append_field(b"7-%d" % seq, order(b"7-%d" % seq), b"f", b"value %d" % seq, settings)
     ids = [b"7-%d" % seq for seq in range(1, 400) if seq % 7]
@@ -144,7 +161,7 @@ def test_fields_of_many_entries_are_those_of_each(is_shuffled: bool, known: int)
 
 @pytest.mark.parametrize("missing", [b"7-5", b"7-150"])
 def test_fields_of_many_entries_are_not_told_if_one_is_gone(missing: bytes) -> None:
-    log, settings = EntryLog(), Settings()
+    log, settings = EntryLog(), KeyspaceSettings()
     for seq in range(1, 160):
         log.append_field(b"7-%d" % seq, order(b"7-%d" % seq), b"f", b"value %d" % seq, settings)
     ids = [b"7-4", b"7-5", b"7-6", b"7-150"]

@@ -5,10 +5,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine import expiry
 from millstream.engine.commands import execute
-from millstream.engine.deadlines import Deadlines
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys import expiry
+from millstream.engine.keys.deadlines import Deadlines
+from millstream.engine.keys.keyspace import Keyspace
 
 NOW_MS = 1_767_225_600_000
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine import glob
+from millstream.engine.text import glob
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,7 @@ def test_any_bytes_are_a_pattern(pattern: bytes, text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [b"*a" * 30 + b"b", b"a*" * 500 + b"b", b"?*" * 500 + b"b", b"*" + b"a" * 500 + b"b*"],
+    "pattern", [b"*a" * 30 + b"b", b"a*" * 500 + b"b", b"?*" * 500 + b"b", b"*" + b"a" * 500 + b"b*"]
 )
 def test_many_stars_do_not_blow_up(pattern: bytes) -> None:
     started = time.perf_counter()

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine.values import Hash, List, SetOf, SortedSet
+from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
 
 SCORES = st.sampled_from([-1.0, 0.0, 1.0, 2.5, float("inf"), float("-inf")])
 CHANGES = st.lists(st.tuples(st.binary(max_size=1), st.one_of(st.none(), SCORES)), max_size=40)

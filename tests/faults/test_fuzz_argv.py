@@ -10,10 +10,10 @@ import random
 
 from millstream.engine import invariants
 from millstream.engine.commands import TABLE, execute
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.outcome import Wait
 from millstream.errors import CommandError
-from millstream.server.resp import encode
+from millstream.server.protocol.resp import encode
 from tests.support.snapshot import snapshot
 
 COUNT = int(os.environ.get("MILLSTREAM_FUZZ", "50000"))
@@ -117,5 +117,4 @@ SEEDS = [
     [b"XREAD", b"COUNT", b"2", b"BLOCK", b"5", b"STREAMS", b"a", b"0"],
     [b"SET", b"str", b"v", b"PX", b"5000", b"GET"],
     [b"XINFO", b"STREAM", b"a", b"FULL", b"COUNT", b"2"],
-]  # fmt: skip
-
+]

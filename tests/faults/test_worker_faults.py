@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.errors import Unavailable
-from millstream.worker.report import Audit
+from millstream.worker.audit import Audit
 from millstream.worker.stream import Stream
 from tests.support.ours import SOURCE
 from tests.support.proxy import Action, Cut, DropReply, FaultProxy, Forward
@@ -52,8 +52,10 @@ class Process:
         self._kill_at = self.luck.randint(1, 60)  # calls from now
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.worker_child", self.proxy.url, str(LEASE_S), str(self.file)],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}"}, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}"},
+            stderr=subprocess.DEVNULL,
+        )
 
     def rule(self, argv: list[bytes], number: int) -> Action:
         """What becomes of a call of this worker."""

@@ -57,9 +57,11 @@ def prove(idle: int, busy: int, seconds: float, dearest: float = DEAREST) -> Non
         print(f"{idle} connections take {each * idle / MB:.0f} MB, {each / 1024:.1f} KB each")
         beside = work(seconds)
         for name, (cost_s, run) in (("alone", alone), ("beside them", beside)):
-            print(f"  {busy} busy ones {name}: {cost_s * 1e6:.1f} us of processor time a request; "
-                  f"{run.per_second:,.0f} XADD/s, median {run.p50_us:.0f} us, p99 {run.p99_us:.0f} us, "
-                  f"longest {run.max_us / 1000:.1f} ms")  # fmt: skip
+            print(
+                f"  {busy} busy ones {name}: {cost_s * 1e6:.1f} us of processor time a request; "
+                f"{run.per_second:,.0f} XADD/s, median {run.p50_us:.0f} us, p99 {run.p99_us:.0f} us, "
+                f"longest {run.max_us / 1000:.1f} ms"
+            )
         crowd.call(server)
         crowd.leave(server)
         check(beside[0] < dearest * alone[0], "the crowd makes the busy ones dearer")
@@ -107,8 +109,10 @@ class Crowd:
             check(_answer(sock).endswith(b"$5\r\nhello\r\n"), "a listener got no message")
         for sock in self.others:
             check(_answer(sock) == b"+PONG\r\n", "an idle connection does not answer")
-        print(f"  all of the crowd answered in {time.monotonic() - started_s:.2f} s: {len(self.waiting)} woken, "
-              f"{len(self.listening)} told, {len(self.others)} asked")  # fmt: skip
+        print(
+            f"  all of the crowd answered in {time.monotonic() - started_s:.2f} s: {len(self.waiting)} woken, "
+            f"{len(self.listening)} told, {len(self.others)} asked"
+        )
 
     def leave(self, server: Process) -> None:
         """They hang up, and nothing of them is left."""

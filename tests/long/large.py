@@ -85,17 +85,27 @@ def work(wire: Wire, entries: int, pending: int) -> None:
     check(before == pending, f"{before} are pending, not {pending}")
     held = b"%d-0" % (pending // 2)
     commands: list[list[bytes]] = [
-        [b"XRANGE", KEY, middle, b"+", b"COUNT", b"10"], [b"XREVRANGE", KEY, middle, b"-", b"COUNT", b"10"],
-        [b"XREAD", b"COUNT", b"10", b"STREAMS", KEY, middle], [b"XINFO", b"STREAM", KEY], [b"XINFO", b"GROUPS", KEY],
-        [b"XINFO", b"CONSUMERS", KEY, GROUP], [b"XPENDING", KEY, GROUP],
-        [b"XPENDING", KEY, GROUP, held, b"+", b"10"], [b"XPENDING", KEY, GROUP, b"IDLE", b"0", b"-", b"+", b"10"],
+        [b"XRANGE", KEY, middle, b"+", b"COUNT", b"10"],
+        [b"XREVRANGE", KEY, middle, b"-", b"COUNT", b"10"],
+        [b"XREAD", b"COUNT", b"10", b"STREAMS", KEY, middle],
+        [b"XINFO", b"STREAM", KEY],
+        [b"XINFO", b"GROUPS", KEY],
+        [b"XINFO", b"CONSUMERS", KEY, GROUP],
+        [b"XPENDING", KEY, GROUP],
+        [b"XPENDING", KEY, GROUP, held, b"+", b"10"],
+        [b"XPENDING", KEY, GROUP, b"IDLE", b"0", b"-", b"+", b"10"],
         [b"XNACK", KEY, GROUP, b"FAIL", b"IDS", b"1", held],
         [b"XREADGROUP", b"GROUP", GROUP, b"claimer", b"COUNT", b"10", b"CLAIM", b"0", b"STREAMS", KEY, b">"],
-        [b"XCLAIM", KEY, GROUP, b"claimer", b"0", held], [b"XAUTOCLAIM", KEY, GROUP, b"claimer", b"0", held],
+        [b"XCLAIM", KEY, GROUP, b"claimer", b"0", held],
+        [b"XAUTOCLAIM", KEY, GROUP, b"claimer", b"0", held],
         [b"XREADGROUP", b"GROUP", GROUP, b"claimer", b"COUNT", b"10", b"STREAMS", KEY, b"0"],
-        [b"XADD", KEY, b"%d-*" % entries, b"f", b"v"], [b"XDEL", KEY, b"%d-1" % entries],
-        [b"XLEN", KEY], [b"MEMORY", b"USAGE", KEY], [b"TYPE", KEY], [b"OBJECT", b"ENCODING", KEY],
-    ]  # fmt: skip
+        [b"XADD", KEY, b"%d-*" % entries, b"f", b"v"],
+        [b"XDEL", KEY, b"%d-1" % entries],
+        [b"XLEN", KEY],
+        [b"MEMORY", b"USAGE", KEY],
+        [b"TYPE", KEY],
+        [b"OBJECT", b"ENCODING", KEY],
+    ]
     for argv in commands:
         started_s = time.monotonic()
         ask(wire, *argv)

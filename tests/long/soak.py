@@ -50,8 +50,10 @@ def soak(minutes: float, fsync: str) -> None:
             each.stop()
         with connect(server) as wire:
             info = wire.ask(b"INFO").decode()
-        print(f"{rounds} rounds, {done:,} requests at full rate, {sum(each.steps for each in mixed):,} mixed steps, "
-              f"{_field(info, 'aof_rewrites')} rewrites of the log")  # fmt: skip
+        print(
+            f"{rounds} rounds, {done:,} requests at full rate, {sum(each.steps for each in mixed):,} mixed steps, "
+            f"{_field(info, 'aof_rewrites')} rewrites of the log"
+        )
         judge(samples)
         check(int(_field(info, "connected_clients")) == 1, f"connections are left: {_field(info, 'connected_clients')}")
         check(int(_field(info, "blocked_clients")) == 0, "a wait is left")

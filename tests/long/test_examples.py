@@ -28,6 +28,12 @@ def test_many_more_examples_hold() -> None:
     files = made_up()
     assert str(TESTS / "model" / "test_engine_machine.py") in files
     words = ["-m", "pytest", "-p", "no:cacheprovider", "--timeout", str(WAIT_S), *files]
-    done = subprocess.run([sys.executable, *words], env=os.environ | MORE, cwd=TESTS.parent, capture_output=True,
-                          text=True, timeout=WAIT_S)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | MORE,
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
     assert done.returncode == 0, done.stdout[-5000:]

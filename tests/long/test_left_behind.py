@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.persistence.heap import give_back
+from millstream.persistence.malloc import give_back
 from millstream.persistence.store import Store
-from millstream.server.hub import Hub
-from millstream.server.listener import Endpoints
-from millstream.server.running import BackgroundServer
+from millstream.server.core.hub import Hub
+from millstream.server.net.listener import Endpoints
+from millstream.server.net.serve import BackgroundServer
 from tests.support.ours import WAIT_S, Ours, eventually, read_all
 from tests.support.wire import Wire, pack
 
@@ -226,10 +226,27 @@ def _is_idle(wire: Wire) -> bool:
 
 
 KINDS: list[Kind] = [
-    connections, half_closed, broken_protocol, killed, deliveries, one_at_a_time, releases_and_claims, transactions,
-    scripts, scripts_that_fail, errors, subscriptions, waits_that_time_out, waits_that_are_served, keys_that_expire,
-    idempotent_appends, caches, questions, rewrites, snapshots,
-]  # fmt: skip
+    connections,
+    half_closed,
+    broken_protocol,
+    killed,
+    deliveries,
+    one_at_a_time,
+    releases_and_claims,
+    transactions,
+    scripts,
+    scripts_that_fail,
+    errors,
+    subscriptions,
+    waits_that_time_out,
+    waits_that_are_served,
+    keys_that_expire,
+    idempotent_appends,
+    caches,
+    questions,
+    rewrites,
+    snapshots,
+]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

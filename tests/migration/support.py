@@ -6,7 +6,7 @@ from typing import Any
 
 import redis
 
-from millstream.migration import Place
+from millstream.migration import Endpoint
 from millstream.migration.place import pairs
 from tests.support.servers import RealServer
 
@@ -48,7 +48,7 @@ def fill(client: Any, *, is_new: bool = True) -> None:
 
 def state_of(url: str, key: str = "orders") -> dict[str, Any]:
     """What XINFO STREAM FULL says, without what depends on memory layouts and on when a consumer was seen."""
-    place = Place.connect(url)
+    place = Endpoint.connect(url)
     found = pairs(place.ask(key.encode(), "XINFO", "STREAM", key, "FULL", "COUNT", 0))
     found = {name: value for name, value in found.items() if not name.startswith("radix")}
     found["groups"] = [pairs(group) for group in found["groups"]]

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from millstream import Broker
-from millstream.migration import Move, Options, Place
+from millstream.migration import Endpoint, Move, Options
 from tests.migration.support import fill
 from tests.support import servers
 
@@ -52,13 +52,13 @@ def test_keys_go_to_the_nodes_that_have_their_slots(nodes: list[redis.Redis], by
         fill(broker.client())
         for number in range(20):
             broker.xadd(f"more:{number}", {"n": number})
-        source, target = Place(broker.client(), "broker"), Place.connect(url)
+        source, target = Endpoint(broker.client(), "broker"), Endpoint.connect(url)
         report = Move(source, target, Options(by_entries=by_entries)).run()
         assert (report.problems, report.copied) == ([], 27)
         sizes = [node.dbsize() for node in nodes]
         assert sum(sizes) == 27
         assert min(sizes) > 5
         with Broker() as other:
-            back = Move(target, Place(other.client(), "other"), Options(by_entries=by_entries)).run()
+            back = Move(target, Endpoint(other.client(), "other"), Options(by_entries=by_entries)).run()
             assert (back.problems, back.copied) == ([], 27)
         target.close()

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from millstream import Broker
-from millstream.migration import Move, Options, Place, Report
+from millstream.migration import Endpoint, Move, Options, Report
 from millstream.migration.resume import Notes
 from tests.migration.support import claim_order, client_of, fill, state_of, url_of
 from tests.support.servers import RealServer
@@ -24,7 +24,7 @@ def broker_url() -> Iterator[str]:
 
 
 def move(source: str, target: str, **options: Any) -> Report:
-    places = Place.connect(source), Place.connect(target)
+    places = Endpoint.connect(source), Endpoint.connect(target)
     try:
         return Move(*places, Options(**options)).run()
     finally:
@@ -116,7 +116,7 @@ def test_only_keys_that_match_are_moved(ends: tuple[str, str]) -> None:
 
 
 def test_a_look_changes_nothing(ends: tuple[str, str]) -> None:
-    report = Move(Place.connect(ends[0]), Place.connect(ends[1])).look()
+    report = Move(Endpoint.connect(ends[0]), Endpoint.connect(ends[1])).look()
     assert report.found.by_kind == {"hash": 1, "list": 1, "set": 1, "stream": 2, "string": 1, "zset": 1}
     assert redis.Redis.from_url(ends[1]).dbsize() == 0
 
@@ -158,7 +158,7 @@ def test_what_changes_meanwhile_is_picked_up(ends: tuple[str, str], by_entries: 
         writer.xadd("fresh", {"n": "new"})
 
     watcher = Interfering("catching up", write)
-    report = Move(*map(Place.connect, ends), Options(by_entries=by_entries), watcher=watcher).run()
+    report = Move(*map(Endpoint.connect, ends), Options(by_entries=by_entries), watcher=watcher).run()
     assert report.problems == []
     assert report.caught_up == 2
     assert [target.exists(key) for key in ("fresh", "hash")] == [1, 0]
@@ -176,7 +176,7 @@ def test_a_difference_is_found_and_named(ends: tuple[str, str]) -> None:
         target.persist("text")
         target.delete("set")
 
-    report = Move(*map(Place.connect, ends), watcher=Interfering("verifying", meddle)).run()
+    report = Move(*map(Endpoint.connect, ends), watcher=Interfering("verifying", meddle)).run()
     assert sorted(report.problems) == [
         "orders: 10 entries on the source, 9 on the target",
         "orders: group billing: 1 pending entries are missing: 7-0",
@@ -202,10 +202,10 @@ def test_entries_that_are_written_all_the_while_arrive(ends: tuple[str, str], tm
     thread.start()
     try:
         notes = Notes(tmp_path / "state", {})
-        Move(*map(Place.connect, ends), Options(by_entries=True), notes=notes).run()
+        Move(*map(Endpoint.connect, ends), Options(by_entries=True), notes=notes).run()
     finally:
         stop.set()
         thread.join(20)
     # whether the first run was a success depends on when the last entry came: the next one finds quiet
-    report = Move(*map(Place.connect, ends), Options(by_entries=True, replace=True), notes=notes).run()
+    report = Move(*map(Endpoint.connect, ends), Options(by_entries=True, replace=True), notes=notes).run()
     assert report.problems == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.migration.place import Place, shown
+from millstream.migration.place import Endpoint, shown
 
 
 @pytest.mark.parametrize(
@@ -23,21 +23,21 @@ def test_a_password_is_not_shown(url: str, text: str) -> None:
 
 def test_an_address_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="an address begins with"):
-        Place.connect("http://localhost")
+        Endpoint.connect("http://localhost")
 
 
 def test_a_cluster_has_one_database() -> None:
     with pytest.raises(ConfigError, match="database 0 only"):
-        Place.connect("redis+cluster://localhost", 1)
+        Endpoint.connect("redis+cluster://localhost", 1)
 
 
 def test_a_memory_place_is_the_same_broker_each_time() -> None:
-    Place.connect("memory://same").ask(b"k", "SET", "k", "v")
-    assert Place.connect("memory://same").ask(b"k", "GET", "k") == b"v"
-    assert list(Place.connect("memory://other").keys()) == []
+    Endpoint.connect("memory://same").ask(b"k", "SET", "k", "v")
+    assert Endpoint.connect("memory://same").ask(b"k", "GET", "k") == b"v"
+    assert list(Endpoint.connect("memory://other").keys()) == []
 
 
 def test_a_place_says_which_commands_it_knows() -> None:
-    place = Place.connect("memory://")
+    place = Endpoint.connect("memory://")
     assert place.knows("xnack")
     assert not place.knows("xwhatever")

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from millstream.errors import ConfigError
-from millstream.migration import Move, Options, Place
+from millstream.migration import Endpoint, Move, Options
 from millstream.migration.resume import Notes
 from tests.migration.support import client_of, url_of
 from tests.support.servers import RealServer
@@ -76,7 +76,7 @@ def test_a_killed_move_goes_on(redis_server: RealServer, valkey_server: RealServ
 
 
 def test_a_key_that_was_begun_is_begun_again(tmp_path: Path) -> None:
-    source, target = Place.connect("memory://begun-source"), Place.connect("memory://begun-target")
+    source, target = Endpoint.connect("memory://begun-source"), Endpoint.connect("memory://begun-target")
     source.ask(b"s", "XADD", "s", "5-0", "f", "v")
     target.ask(b"s", "XADD", "s", "9-0", "half", "done")
     notes = Notes(tmp_path / "state", {})

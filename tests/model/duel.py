@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from millstream.engine import invariants
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace, Settings
-from millstream.engine.stream import sweep_idempotency
-from millstream.server import resp
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
+from millstream.engine.streams.stream import sweep_idempotency
+from millstream.server.protocol import resp
 from tests.model import programs, wire
 from tests.model.naive import NaiveRedis
 from tests.support.wire import parse
@@ -70,7 +70,9 @@ class Duel:
 
 def new_keyspace(setup: Setup) -> Keyspace:
     return Keyspace(
-        settings=Settings(stream_node_max_entries=setup.node_max_entries, stream_node_max_bytes=setup.node_max_bytes)
+        settings=KeyspaceSettings(
+            stream_node_max_entries=setup.node_max_entries, stream_node_max_bytes=setup.node_max_bytes
+        )
     )
 
 

@@ -37,9 +37,12 @@ def group_of(world: NaiveRedis, key: bytes, name: bytes) -> tuple[Stream, Group]
 def xgroup(world: NaiveRedis, argv: list[bytes], now: int) -> Reply:
     sub = argv[1].upper()
     least, run = {
-        b"CREATE": (5, _create), b"SETID": (5, _setid), b"DESTROY": (4, _destroy),
-        b"CREATECONSUMER": (5, _createconsumer), b"DELCONSUMER": (5, _delconsumer),
-    }[sub]  # fmt: skip
+        b"CREATE": (5, _create),
+        b"SETID": (5, _setid),
+        b"DESTROY": (4, _destroy),
+        b"CREATECONSUMER": (5, _createconsumer),
+        b"DELCONSUMER": (5, _delconsumer),
+    }[sub]
     exact = sub not in (b"CREATE", b"SETID")
     if len(argv) < least or (exact and len(argv) > least):
         raise CommandError(b"ERR wrong number of arguments for 'xgroup|%s' command" % argv[1].lower())

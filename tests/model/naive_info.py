@@ -27,8 +27,15 @@ def xinfo(world: NaiveRedis, argv: list[bytes], now: int) -> Reply:
     if len(argv) == 3:
         return _plain(stream)
     count = _full_count(argv)
-    return Pairs([*_head(stream), b"entries", [entry(slot) for slot in stream.entries()][:count], b"groups",
-                  [_group_map(stream, name, count) for name in sorted(stream.groups)]])  # fmt: skip
+    return Pairs(
+        [
+            *_head(stream),
+            b"entries",
+            [entry(slot) for slot in stream.entries()][:count],
+            b"groups",
+            [_group_map(stream, name, count) for name in sorted(stream.groups)],
+        ]
+    )
 
 
 def _full_count(argv: list[bytes]) -> int | None:
@@ -42,20 +49,33 @@ def _full_count(argv: list[bytes]) -> int | None:
 
 def _head(stream: Stream) -> list[Reply]:
     return [
-        b"length", len(stream.entries()),
-        b"radix-tree-keys", len(stream.nodes),
-        b"radix-tree-nodes", tree_nodes(stream),
-        b"last-generated-id", ids.text(stream.last),
-        b"max-deleted-entry-id", ids.text(stream.max_deleted),
-        b"entries-added", stream.added,
-        b"recorded-first-entry-id", ids.text(stream.first()),
-        b"idmp-duration", stream.idmp_duration,
-        b"idmp-maxsize", stream.idmp_maxsize,
-        b"pids-tracked", len(stream.producers),
-        b"iids-tracked", sum(map(len, stream.producers.values())),
-        b"iids-added", stream.iids_added,
-        b"iids-duplicates", stream.iids_duplicates,
-    ]  # fmt: skip
+        b"length",
+        len(stream.entries()),
+        b"radix-tree-keys",
+        len(stream.nodes),
+        b"radix-tree-nodes",
+        tree_nodes(stream),
+        b"last-generated-id",
+        ids.text(stream.last),
+        b"max-deleted-entry-id",
+        ids.text(stream.max_deleted),
+        b"entries-added",
+        stream.added,
+        b"recorded-first-entry-id",
+        ids.text(stream.first()),
+        b"idmp-duration",
+        stream.idmp_duration,
+        b"idmp-maxsize",
+        stream.idmp_maxsize,
+        b"pids-tracked",
+        len(stream.producers),
+        b"iids-tracked",
+        sum(map(len, stream.producers.values())),
+        b"iids-added",
+        stream.iids_added,
+        b"iids-duplicates",
+        stream.iids_duplicates,
+    ]
 
 
 def tree_nodes(stream: Stream) -> int:
@@ -83,30 +103,66 @@ def _plain(stream: Stream) -> Reply:
 
 def _group_line(stream: Stream, name: bytes) -> Pairs:
     group = stream.groups[name]
-    return Pairs([
-        b"name", name, b"consumers", len(group.consumers), b"pending", len(group.pending),
-        b"last-delivered-id", ids.text(group.last), b"entries-read", group.read, b"lag", stream.lag(group),
-    ])  # fmt: skip
+    return Pairs(
+        [
+            b"name",
+            name,
+            b"consumers",
+            len(group.consumers),
+            b"pending",
+            len(group.pending),
+            b"last-delivered-id",
+            ids.text(group.last),
+            b"entries-read",
+            group.read,
+            b"lag",
+            stream.lag(group),
+        ]
+    )
 
 
 def _group_map(stream: Stream, name: bytes, count: int | None) -> Pairs:
     group = stream.groups[name]
     pending: list[Reply] = [[ids.text(p.id), p.consumer or b"", p.time, p.count] for p in group.by_id()]
-    return Pairs([
-        b"name", name, b"last-delivered-id", ids.text(group.last), b"entries-read", group.read,
-        b"lag", stream.lag(group), b"pel-count", len(group.pending), b"nacked-count", group.zone_size(),
-        b"pending", pending[:count],
-        b"consumers", [_consumer_map(group, consumer, count) for consumer in sorted(group.consumers)],
-    ])  # fmt: skip
+    return Pairs(
+        [
+            b"name",
+            name,
+            b"last-delivered-id",
+            ids.text(group.last),
+            b"entries-read",
+            group.read,
+            b"lag",
+            stream.lag(group),
+            b"pel-count",
+            len(group.pending),
+            b"nacked-count",
+            group.zone_size(),
+            b"pending",
+            pending[:count],
+            b"consumers",
+            [_consumer_map(group, consumer, count) for consumer in sorted(group.consumers)],
+        ]
+    )
 
 
 def _consumer_map(group: Group, name: bytes, count: int | None) -> Pairs:
     consumer = group.consumers[name]
     owned: list[Reply] = [[ids.text(p.id), p.time, p.count] for p in group.owned_by(name)]
-    return Pairs([
-        b"name", name, b"seen-time", consumer.seen, b"active-time", consumer.active, b"pel-count", len(owned),
-        b"pending", owned[:count],
-    ])  # fmt: skip
+    return Pairs(
+        [
+            b"name",
+            name,
+            b"seen-time",
+            consumer.seen,
+            b"active-time",
+            consumer.active,
+            b"pel-count",
+            len(owned),
+            b"pending",
+            owned[:count],
+        ]
+    )
 
 
 def _consumers(stream: Stream, argv: list[bytes], now: int) -> Reply:
@@ -114,9 +170,17 @@ def _consumers(stream: Stream, argv: list[bytes], now: int) -> Reply:
     if group is None:
         raise CommandError(b"NOGROUP No such consumer group '%s' for key name '%s'" % (argv[3], argv[2]))
     return [
-        Pairs([
-            b"name", name, b"pending", len(group.owned_by(name)), b"idle", max(0, now - consumer.seen),
-            b"inactive", -1 if consumer.active == -1 else now - consumer.active,
-        ])
+        Pairs(
+            [
+                b"name",
+                name,
+                b"pending",
+                len(group.owned_by(name)),
+                b"idle",
+                max(0, now - consumer.seen),
+                b"inactive",
+                -1 if consumer.active == -1 else now - consumer.active,
+            ]
+        )
         for name, consumer in sorted(group.consumers.items())
-    ]  # fmt: skip
+    ]

@@ -63,8 +63,12 @@ def _element_size(element: int | bytes) -> int:
             size += 1 if size < 64 else 2 if size < 4096 else 5
             return size + _back_length(size)
     for low, high, size in (
-        (0, 127, 1), (-4096, 4095, 2), (-(2**15), 2**15 - 1, 3), (-(2**23), 2**23 - 1, 4), (-(2**31), 2**31 - 1, 5),
-    ):  # fmt: skip
+        (0, 127, 1),
+        (-4096, 4095, 2),
+        (-(2**15), 2**15 - 1, 3),
+        (-(2**23), 2**23 - 1, 4),
+        (-(2**31), 2**31 - 1, 5),
+    ):
         if low <= element <= high:
             return size + 1
     return 9 + 1

@@ -185,9 +185,12 @@ def _trim(world: NaiveRedis, stream: Stream, options: Options) -> int:
         most = 100 * world.node_max_entries
         limit = min(most if most > 0 else 10000, 1000000) if options.approximate else 0
     return stream.trim(
-        maxlen=options.maxlen, minid=options.minid, approximate=options.approximate, limit=limit,
+        maxlen=options.maxlen,
+        minid=options.minid,
+        approximate=options.approximate,
+        limit=limit,
         strategy=options.strategy or b"KEEPREF",
-    )  # fmt: skip
+    )
 
 
 def xtrim(world: NaiveRedis, argv: list[bytes], now: int) -> Reply:

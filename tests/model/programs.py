@@ -98,11 +98,21 @@ class Scene:
         return make() if self.rarely(one_in) else []
 
     def fields(self) -> Argv:
-        return list(self.choose([
-            (b"f", b"v"), (b"f", b"w"), (b"f", b"v", b"n", b"42"), (b"n", b"-70000", b"f", b"v"),
-            (b"f", b"v", b"f", b"v"), (b"", b""), (b"f", b"x" * 70), (b"f", b"v" * 1500),
-            (b"g", b"9" * 19, b"h", b"00"),
-        ]))  # fmt: skip
+        return list(
+            self.choose(
+                [
+                    (b"f", b"v"),
+                    (b"f", b"w"),
+                    (b"f", b"v", b"n", b"42"),
+                    (b"n", b"-70000", b"f", b"v"),
+                    (b"f", b"v", b"f", b"v"),
+                    (b"", b""),
+                    (b"f", b"x" * 70),
+                    (b"f", b"v" * 1500),
+                    (b"g", b"9" * 19, b"h", b"00"),
+                ]
+            )
+        )
 
     def range_bounds(self, key: bytes) -> Argv:
         start = self.choose([b"-", self.id(key), b"(" + self.id(key), b"(" + text(TOP)])
@@ -122,15 +132,25 @@ def xadd(scene: Scene) -> Argv:
     key = scene.key()
     last = stream.last if (stream := scene.stream(key)) else (0, 0)
     head = scene.maybe(lambda: [b"NOMKSTREAM"], 8)
-    producer = scene.maybe(lambda: scene.choose([
-        [b"IDMP", scene.choose([b"p", b"q"]), scene.choose([b"1", b"2", b"3", b"4"])],
-        [b"IDMPAUTO", scene.choose([b"p", b"q"])],
-    ]), 4)  # fmt: skip
+    producer = scene.maybe(
+        lambda: scene.choose(
+            [
+                [b"IDMP", scene.choose([b"p", b"q"]), scene.choose([b"1", b"2", b"3", b"4"])],
+                [b"IDMPAUTO", scene.choose([b"p", b"q"])],
+            ]
+        ),
+        4,
+    )
     ms, seq = last
     explicit = [
-        b"%d-*" % ms, b"%d-%d" % (ms, min(seq + 1, TOP[1])), b"%d-*" % (ms + 1), b"%d" % (ms + 1), text(last),
-        b"%d-%d" % (max(ms - 1, 0), 5), b"0-0",
-    ]  # fmt: skip
+        b"%d-*" % ms,
+        b"%d-%d" % (ms, min(seq + 1, TOP[1])),
+        b"%d-*" % (ms + 1),
+        b"%d" % (ms + 1),
+        text(last),
+        b"%d-%d" % (max(ms - 1, 0), 5),
+        b"0-0",
+    ]
     id_word = b"*" if producer and not scene.rarely(20) else scene.choose([b"*"] * 8 + explicit)
     if scene.rarely(1500):
         id_word = text(TOP)
@@ -343,13 +363,33 @@ def delete_key(scene: Scene) -> Argv:
 
 
 WEIGHTS: dict[Callable[[Scene], Argv], int] = {
-    xadd: 30, xtrim: 3, xdel: 4, xdelex: 4, xsetid: 1, xcfgset: 1, xidmprecord: 2,
-    xlen: 1, xrange: 3, xread: 4, xreadgroup: 22,
-    xgroup_create: 6, xgroup_setid: 3, xgroup_destroy: 1, xgroup_createconsumer: 2, xgroup_delconsumer: 2,
-    xack: 5, xackdel: 5, xnack: 9, xpending: 5, xclaim: 9, xautoclaim: 6,
-    xinfo_stream: 3, xinfo_groups: 2, xinfo_consumers: 2,
+    xadd: 30,
+    xtrim: 3,
+    xdel: 4,
+    xdelex: 4,
+    xsetid: 1,
+    xcfgset: 1,
+    xidmprecord: 2,
+    xlen: 1,
+    xrange: 3,
+    xread: 4,
+    xreadgroup: 22,
+    xgroup_create: 6,
+    xgroup_setid: 3,
+    xgroup_destroy: 1,
+    xgroup_createconsumer: 2,
+    xgroup_delconsumer: 2,
+    xack: 5,
+    xackdel: 5,
+    xnack: 9,
+    xpending: 5,
+    xclaim: 9,
+    xautoclaim: 6,
+    xinfo_stream: 3,
+    xinfo_groups: 2,
+    xinfo_consumers: 2,
     a_string: 1,
-}  # fmt: skip
+}
 
 ALL = [make for make, weight in WEIGHTS.items() for _ in range(weight)]
 

@@ -42,9 +42,13 @@ def server(redis_server: RealServer) -> Iterator[RealServer]:
 def configure(connection: Wire, node_max_entries: int, node_max_bytes: int) -> None:
     connection.ask(b"FLUSHALL")
     connection.ask(
-        b"CONFIG", b"SET", b"stream-node-max-entries", b"%d" % node_max_entries,
-        b"stream-node-max-bytes", b"%d" % node_max_bytes,
-    )  # fmt: skip
+        b"CONFIG",
+        b"SET",
+        b"stream-node-max-entries",
+        b"%d" % node_max_entries,
+        b"stream-node-max-bytes",
+        b"%d" % node_max_bytes,
+    )
 
 
 def ask_frozen(connection: Wire, argv: list[bytes]) -> tuple[int, bytes]:

@@ -21,8 +21,8 @@ import pytest
 
 from millstream.engine import invariants
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace
-from millstream.server import resp
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.server.protocol import resp
 from tests.model import programs
 from tests.model.duel import START_MS, Setup, new_keyspace
 from tests.model.naive import NaiveRedis

@@ -42,8 +42,11 @@ def run_in(python: Path, *words: str, cwd: Path, **variables: str) -> str:
 
 
 def _run(*words: str, cwd: Path, **variables: str) -> str:
-    outside = {name: value for name, value in os.environ.items()
-               if name not in ("PYTHONPATH", "MILLSTREAM_COMPILE", "MILLSTREAM_URL")}  # fmt: skip
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "MILLSTREAM_COMPILE", "MILLSTREAM_URL")
+    }
     done = subprocess.run(words, cwd=cwd, env=outside | variables, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout

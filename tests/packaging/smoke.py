@@ -95,14 +95,19 @@ def _until(holds: Any, process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     import millstream
-    from millstream.engine import entries
+    from millstream.engine.streams import entries
 
     here = Path.cwd()
     assert Path(millstream.__file__).is_relative_to(sys.prefix), millstream.__file__
     assert entries.__file__ is not None
     assert (not entries.__file__.endswith(".py")) is ("--compiled" in sys.argv), entries.__file__
-    said = subprocess.run([str(Path(sys.executable).with_name("millstream")), "--version"], check=True,
-                          capture_output=True, text=True, timeout=WAIT_S).stdout  # fmt: skip
+    said = subprocess.run(
+        [str(Path(sys.executable).with_name("millstream")), "--version"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    ).stdout
     assert said.startswith(f"millstream {millstream.__version__} "), said
     broker()
     worker()

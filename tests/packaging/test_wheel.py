@@ -21,8 +21,11 @@ def package_files() -> set[str]:
     """What the packages consist of in this tree."""
     folders = ("millstream", "pyspark_millstream", "pyspark_millstream_settle")
     found = (path for folder in folders for path in (ROOT / "src" / folder).rglob("*"))
-    return {path.relative_to(ROOT / "src").as_posix() for path in found
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"}  # fmt: skip
+    return {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in found
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
+    }
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(built: dict[str, Path]) -> None:

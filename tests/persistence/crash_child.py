@@ -11,16 +11,20 @@ import sys
 from pathlib import Path
 
 from millstream.persistence.store import Store
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.support.wire import parse
 
 
 def main(directory: str, policy: str, seed: str) -> None:
     choose = random.Random(int(seed))
-    hub = Hub(settings={
-        "appendonly": "yes", "appendfsync": policy, "auto-aof-rewrite-min-size": "4000",
-        "auto-aof-rewrite-percentage": "50",
-    })  # fmt: skip
+    hub = Hub(
+        settings={
+            "appendonly": "yes",
+            "appendfsync": policy,
+            "auto-aof-rewrite-min-size": "4000",
+            "auto-aof-rewrite-percentage": "50",
+        }
+    )
     store = hub.store = Store(hub, Path(directory))
     store.open()
     received: list[bytes] = []

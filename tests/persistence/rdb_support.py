@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Call, Keyspace
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
 from millstream.engine.outcome import Outcome
-from millstream.engine.stream import Stream
+from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
-from millstream.persistence import listpack
-from millstream.persistence.commands import REGISTRY
-from millstream.persistence.crc64 import crc64
-from millstream.persistence.rdb_codec import length_bytes, string_bytes
-from millstream.server.resp import encode
+from millstream.persistence.dump_restore import REGISTRY
+from millstream.persistence.rdb import listpack
+from millstream.persistence.rdb.codec import length_bytes, string_bytes
+from millstream.persistence.rdb.crc64 import crc64
+from millstream.server.protocol.resp import encode
 from tests.model import programs
 from tests.model.duel import START_MS, Setup, new_keyspace
 from tests.model.naive import NaiveRedis
@@ -70,7 +70,7 @@ def run(keyspace: Keyspace, *argv: bytes, now_ms: int = NOW_MS, trusted: bool = 
     if row is None:
         return execute(keyspace, 0, list(argv), now_ms, trusted=trusted)
     assert row.run is not None
-    call = Call(keyspace, 0, now_ms, trusted=trusted)
+    call = CommandContext(keyspace, 0, now_ms, trusted=trusted)
     try:
         return call.outcome(row.run(call, list(argv)))
     except CommandError as error:
@@ -139,9 +139,7 @@ def string(value: bytes) -> bytes:
 
 def pack(*elements: Element) -> bytes:
     """A listpack."""
-    return listpack.pack(
-        [listpack.of_integer(e) if isinstance(e, int) else listpack.of_string(e) for e in elements]
-    )
+    return listpack.pack([listpack.of_integer(e) if isinstance(e, int) else listpack.of_string(e) for e in elements])
 
 
 def raw_id(ms: int, seq: int = 0) -> bytes:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.clock import ManualClock
-from millstream.engine.ids import MAX_KEY, text_of
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.stream import Stream
-from millstream.engine.values import Hash, List, SetOf, SortedSet
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
+from millstream.engine.streams.ids import MAX_KEY, text_of
+from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
 from millstream.persistence.store import Opened, Store
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.model import programs
 from tests.model.duel import START_MS, Setup
 from tests.model.naive import NaiveRedis
@@ -115,9 +115,15 @@ def _stream(stream: Stream) -> object:
         owners = {c.name: c.pending for c in group.consumers.values() if c.pending}
         groups.append((group.name, group.last, group.entries_read, rows, order, owners))
     return (
-        stream.entries.read(0, MAX_KEY), stream.last, stream.max_deleted, stream.entries_added,
-        stream.idmp_duration, stream.idmp_maxsize, records, groups,
-    )  # fmt: skip
+        stream.entries.read(0, MAX_KEY),
+        stream.last,
+        stream.max_deleted,
+        stream.entries_added,
+        stream.idmp_duration,
+        stream.idmp_maxsize,
+        records,
+        groups,
+    )
 
 
 def without_tie_order(state: State) -> State:
@@ -165,9 +171,21 @@ def _living(value: object) -> object:
 # Random programs
 
 PLAIN = [
-    "SET text v", "SET text w PX 100000", "DEL text", "RPUSH l a b c", "LPOP l", "HSET h a 1 b 2", "HDEL h a",
-    "SADD set a b c", "SREM set b", "ZADD z 1 a 2.5 b", "ZREM z a", "INCR n", "PEXPIRE l 5000", "PERSIST l",
-]  # fmt: skip
+    "SET text v",
+    "SET text w PX 100000",
+    "DEL text",
+    "RPUSH l a b c",
+    "LPOP l",
+    "HSET h a 1 b 2",
+    "HDEL h a",
+    "SADD set a b c",
+    "SREM set b",
+    "ZADD z 1 a 2.5 b",
+    "ZREM z a",
+    "INCR n",
+    "PEXPIRE l 5000",
+    "PERSIST l",
+]
 
 
 def program(seed: int, length: int = 120, *, setup: Setup | None = None) -> Iterator[tuple[int, list[bytes]]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.persistence.aof import AppendLog, LineEncoder, encode_line
+from millstream.persistence.aof.writer import AppendLog, LineEncoder, encode_line
 from tests.persistence.memory_files import MemoryFiles
 from tests.support.wire import pack
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CorruptFile
-from millstream.persistence.check import check
+from millstream.persistence.aof.check import check
 from tests.persistence.memory_files import MemoryFiles
 from tests.persistence.support import DIRECTORY, LOGS, Broker
 from tests.support.wire import pack

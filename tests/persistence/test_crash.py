@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.persistence.check import check
+from millstream.persistence.aof.check import check
 from millstream.persistence.store import Store
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 
 KILLS = int(os.environ.get("MILLSTREAM_KILLS", "10"))
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,10 @@ def run_and_kill(
     """What a broker had answered before it was killed."""
     process = subprocess.Popen(
         [sys.executable, "-m", child, str(directory), policy, str(seed)],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"ready\n"

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from millstream.persistence import crc64 as module
-from millstream.persistence.crc64 import crc64
+from millstream.persistence.rdb import crc64 as module
+from millstream.persistence.rdb.crc64 import crc64
 
 
 def byte_by_byte(data: bytes, crc: int = 0) -> int:

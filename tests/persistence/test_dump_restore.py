@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.persistence.rdb import dump_payload
 from tests.persistence.rdb_support import NOW_MS, run, sealed, wire
 from tests.support.servers import RealServer

@@ -17,11 +17,29 @@ BROKEN = "MISCONF Errors writing to the AOF file: Input/output error"
 POLICIES = ["always", "everysec", "no"]
 
 PROGRAM = [
-    "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v", "XADD s 2-1 f v", "XADD s 3-1 f v",
-    "XREADGROUP GROUP g a COUNT 2 STREAMS s >", "XACK s g 1-1", "BGREWRITEAOF", "XNACK s g FAIL IDS 1 2-1",
-    "XADD s 4-1 f v", "tick", "XREADGROUP GROUP g b CLAIM 0 STREAMS s >", "SET a 1", "XDEL s 3-1", "tick",
-    "BGREWRITEAOF", "BGSAVE", "SET a 2", "tick", "XTRIM s MAXLEN 1", "tick", "DEL a", "XADD s 5-1 f v",
-]  # fmt: skip
+    "XGROUP CREATE s g 0 MKSTREAM",
+    "XADD s 1-1 f v",
+    "XADD s 2-1 f v",
+    "XADD s 3-1 f v",
+    "XREADGROUP GROUP g a COUNT 2 STREAMS s >",
+    "XACK s g 1-1",
+    "BGREWRITEAOF",
+    "XNACK s g FAIL IDS 1 2-1",
+    "XADD s 4-1 f v",
+    "tick",
+    "XREADGROUP GROUP g b CLAIM 0 STREAMS s >",
+    "SET a 1",
+    "XDEL s 3-1",
+    "tick",
+    "BGREWRITEAOF",
+    "BGSAVE",
+    "SET a 2",
+    "tick",
+    "XTRIM s MAXLEN 1",
+    "tick",
+    "DEL a",
+    "XADD s 5-1 f v",
+]
 
 
 def play(broker: Broker, request: str) -> object:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import PersistenceError
-from millstream.persistence.files import Files, RealFiles, Source, copy_file, write_all, write_file
+from millstream.persistence.files import ByteSource, Files, RealFiles, copy_file, write_all, write_file
 from tests.persistence.memory_files import MemoryFiles, PowerCut
 
 
@@ -122,7 +122,7 @@ def test_a_power_cut_leaves_the_old_file_or_the_new_one(step: int) -> None:
 
 
 def test_a_source_gives_as_much_as_asked_for() -> None:
-    source = Source(iter([b"abc", b"de"]))
+    source = ByteSource(iter([b"abc", b"de"]))
     assert source.starts_with((b"x", b"ab"))
     assert [source.read(2), source.read(2), source.read(9), source.read(9)] == [b"ab", b"c", b"de", b""]
     assert source.given == 5

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.persistence.heap import give_back
+from millstream.persistence.malloc import give_back
 from millstream.persistence.store import Store
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.support.ours import ROOT, SOURCE, eventually
 
 MB = 1 << 20
@@ -46,7 +46,7 @@ def test_large_pieces_go_back_when_they_are_freed_wherever_they_lie() -> None:
     """In a process of its own, for the setting is one of a whole process."""
     script = """
 import sys
-from millstream.persistence.heap import keep_large_apart
+from millstream.persistence.malloc import keep_large_apart
 from tests.persistence.test_heap import MB, in_use
 if sys.argv[1] == "apart":
     assert keep_large_apart()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.engine.entries import element_size, integer_size
+from millstream.engine.streams.entries import element_size, integer_size
 from millstream.errors import BadFormat
-from millstream.persistence import listpack, ziplist
+from millstream.persistence.rdb import listpack, ziplist
 
 EDGES = [
     sign * (2**bits) + near
@@ -84,12 +84,18 @@ def a_ziplist(*entries: bytes) -> bytes:
 
 def test_a_ziplist_is_read() -> None:
     entries = [
-        b"\x03abc", b"\x40\x40" + b"x" * 64, b"\x80\x00\x00\x00\x02hi", b"\xc0\xfe\xff", b"\xd0\x70\x11\x01\x00",
-        b"\xe0" + (-(2**40)).to_bytes(8, "little", signed=True), b"\xf0\x00\x00\x80", b"\xfe\x80", b"\xf1", b"\xfd",
-    ]  # fmt: skip
-    words = [
-        b"abc", b"x" * 64, b"hi", b"-2", b"70000", b"-1099511627776", b"-8388608", b"-128", b"0", b"12",
-    ]  # fmt: skip
+        b"\x03abc",
+        b"\x40\x40" + b"x" * 64,
+        b"\x80\x00\x00\x00\x02hi",
+        b"\xc0\xfe\xff",
+        b"\xd0\x70\x11\x01\x00",
+        b"\xe0" + (-(2**40)).to_bytes(8, "little", signed=True),
+        b"\xf0\x00\x00\x80",
+        b"\xfe\x80",
+        b"\xf1",
+        b"\xfd",
+    ]
+    words = [b"abc", b"x" * 64, b"hi", b"-2", b"70000", b"-1099511627776", b"-8388608", b"-128", b"0", b"12"]
     assert ziplist.words(a_ziplist(*entries)) == words
     after_a_long_one = b"\xfe\x00\x01\x00\x00\x01z"
     data = a_ziplist(b"\x01y")[:-1] + after_a_long_one + b"\xff"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import BadFormat
-from millstream.persistence import lzf
-from millstream.persistence.rdb_codec import string_bytes
+from millstream.persistence.rdb import lzf
+from millstream.persistence.rdb.codec import string_bytes
 from tests.support.servers import RealServer
 from tests.support.wire import parse
 

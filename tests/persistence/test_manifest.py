@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import PersistenceError
-from millstream.persistence.manifest import LogFile, Manifest, parse_manifest
+from millstream.persistence.aof.manifest import LogFile, Manifest, parse_manifest
 
 REDIS_8 = """file appendonly.aof.2.base.rdb seq 2 type b
 file appendonly.aof.2.incr.aof seq 2 type i startoffset 8

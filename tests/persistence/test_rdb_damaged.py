@@ -11,8 +11,8 @@ import random
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Settings
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import KeyspaceSettings
+from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
 from millstream.persistence.rdb import dump_payload, restore_payload
 from tests.persistence.rdb_support import (
@@ -58,9 +58,7 @@ REFUSED = {
     ),
     "an entry with two owners": stream(TWO, 2, 2, [group(b"g", 2, pending=PEL_1, members=[C1, Member(b"d", (1,))])]),
     "an entry twice with one owner": stream(TWO, 2, 2, [group(b"g", 2, pending=PEL_1, members=[Member(b"c", (1, 1))])]),
-    "a consumer that is there twice": stream(
-        TWO, 2, 2, [group(b"g", 2, pending=PEL_1, members=[C1, Member(b"c")])]
-    ),
+    "a consumer that is there twice": stream(TWO, 2, 2, [group(b"g", 2, pending=PEL_1, members=[C1, Member(b"c")])]),
     "a released entry with an owner": stream(TWO, 2, 2, [group(b"g", 2, pending=PEL_1, members=[C1], zone=[1])]),
     "a released entry that is not pending": stream(TWO, 2, 2, [group(b"g", 2, pending=PEL_1, members=[C1], zone=[2])]),
     "no duration": stream(ONE, 1, 1, idmp=(0, 100)),
@@ -112,7 +110,11 @@ TAKEN = {
     ),
     "counters that are negative as shown": stream(TWO, 2, 2, counters=(2**64 - 1, 2**63)),
     "more records than there is room for": stream(
-        LATE_NODE, 1, LATE, first=LATE, idmp=(100, 2),
+        LATE_NODE,
+        1,
+        LATE,
+        first=LATE,
+        idmp=(100, 2),
         producers=[producer(b"p", (b"a", LATE), (b"b", LATE), (b"c", LATE))],
     ),
     "a record twice": stream(
@@ -166,7 +168,7 @@ REFUSED_BY_US = {
 
 
 def restore(payload: bytes, *, sanitize: bool = False, now_ms: int = NOW_MS) -> object:
-    return restore_payload(payload, Settings(), now_ms, sanitize=sanitize)
+    return restore_payload(payload, KeyspaceSettings(), now_ms, sanitize=sanitize)
 
 
 def error_of(payload: bytes, *, sanitize: bool = False) -> str:
@@ -191,10 +193,15 @@ def test_what_is_odd_is_taken(payload: bytes) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"\x00\x05hello", bytes(9), sealed(b"\x00\x05hello", 16), sealed(b"\x00\x05hello", 79),
-        sealed(b"\x00\x05hello")[:-1] + b"\x01", b"\x01" + sealed(b"\x00\x05hello")[1:],
+        b"",
+        b"\x00\x05hello",
+        bytes(9),
+        sealed(b"\x00\x05hello", 16),
+        sealed(b"\x00\x05hello", 79),
+        sealed(b"\x00\x05hello")[:-1] + b"\x01",
+        b"\x01" + sealed(b"\x00\x05hello")[1:],
     ],
-)  # fmt: skip
+)
 def test_a_wrong_version_or_checksum_is_refused(payload: bytes) -> None:
     assert error_of(payload) == WRONG
 
@@ -212,9 +219,7 @@ def test_an_entry_without_owner_joins_the_released_ones_unless_payloads_are_sani
     # Redis 8.10 keeps it outside of the zone, with its time, where no command could have put it
     rows = [(1, 100, 1), (2, 5, 2), (3, 7, 1)]
     for kind, zone in ((27, [2]), (26, [])):
-        payload = stream(
-            [node(1, 1, 2, 3)], 3, 3, [group(b"g", 3, pending=rows, zone=zone, kind=kind)], kind=kind
-        )
+        payload = stream([node(1, 1, 2, 3)], 3, 3, [group(b"g", 3, pending=rows, zone=zone, kind=kind)], kind=kind)
         value = restore(payload)
         assert isinstance(value, Stream)
         invariants.check_stream(value)

@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.streams.stream import Stream
 from millstream.errors import BadFormat
-from millstream.persistence import rdb_codec
-from millstream.persistence.crc64 import crc64
-from millstream.persistence.rdb import Loaded, read_rdb, write_rdb
+from millstream.persistence.rdb import Loaded, codec, read_rdb, write_rdb
+from millstream.persistence.rdb.crc64 import crc64
 from tests.persistence.rdb_support import NOW_MS, as_saved, info, node_of, ran, run, stream, string, wire
 
 AUX = {b"redis-ver": b"8.10.0", b"redis-bits": b"64", b"ctime": b"1767225600"}
@@ -23,10 +22,17 @@ def a_keyspace() -> Keyspace:
     """Some of everything, in two databases."""
     keyspace = ran(1).keyspace
     for command in (
-        "SET text hello", "SET number 12345 PX 5000", "SET gone x PX 1", "RPUSH list a 1 300", "SADD set 1 2 x",
-        "HSET hash a 1 b two", "ZADD zset 1 a 2.5 b inf c", "XADD records IDMP p i * f v", "SET other 1",
+        "SET text hello",
+        "SET number 12345 PX 5000",
+        "SET gone x PX 1",
+        "RPUSH list a 1 300",
+        "SADD set 1 2 x",
+        "HSET hash a 1 b two",
+        "ZADD zset 1 a 2.5 b inf c",
+        "XADD records IDMP p i * f v",
+        "SET other 1",
         "MOVE other 9",
-    ):  # fmt: skip
+    ):
         reply = wire(keyspace, *command.encode().split(b" "))
         assert not reply.startswith(b"-"), (command, reply)
     return keyspace
@@ -48,11 +54,12 @@ def values(keyspace: Keyspace) -> dict[tuple[int, bytes], object]:
     """Everything there is, streams as XINFO tells them."""
     return {
         (database.index, key): (
-            info(as_saved(value)) if isinstance(value, Stream) else value, database.expires.get(key)
+            info(as_saved(value)) if isinstance(value, Stream) else value,
+            database.expires.get(key),
         )
         for database in keyspace
         for key, value in database.values.items()
-    }  # fmt: skip
+    }
 
 
 def a_file(*parts: bytes, version: int = 15, magic: bytes = b"REDIS%04d") -> bytes:
@@ -98,7 +105,7 @@ def test_keys_whose_time_is_over_are_left_out_unless_they_are_kept_for_a_log() -
 
 
 def test_a_file_is_read_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdb_codec, "PIECE", 50)  # so that writing comes in pieces too
+    monkeypatch.setattr(codec, "PIECE", 50)  # so that writing comes in pieces too
     keyspace = a_keyspace()
     data = written(keyspace, aux=AUX)
     for size in (1, 7, 1000):
@@ -150,12 +157,14 @@ def test_every_opcode_is_understood() -> None:
         b"\xfa" + string(b"redis-ver") + string(b"7.2.0"),
         b"\xf7\x81" + bytes(8) + b"\x02\x05\x01\x07\x03" + bytes(4) + b"\x04" + bytes(8) + b"\x05\x01x\x00",
         b"\xf5" + string(b"#!lua name=l"),
-        b"\xfe\x03", b"\xfb\x04\x01", b"\xf4\x01\x02\x03",
+        b"\xfe\x03",
+        b"\xfb\x04\x01",
+        b"\xf4\x01\x02\x03",
         b"\xfd" + (2_000_000_000).to_bytes(4, "little") + hello.replace(b"?", b"1"),
         b"\xfc" + (2_000_000_000_123).to_bytes(8, "little") + hello.replace(b"?", b"2"),
         b"\xf8\x3c" + hello.replace(b"?", b"3"),
         b"\xf9\x05" + hello.replace(b"?", b"4"),
-    )  # fmt: skip
+    )
     found = loaded(data)
     database = found.keyspace.databases[3]
     assert list(database.values) == [b"k1", b"k2", b"k3", b"k4"]

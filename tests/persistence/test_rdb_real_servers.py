@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Keyspace, Settings
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
+from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import dump_payload, read_rdb, restore_payload, write_rdb
 from tests.persistence.rdb_support import FULL, Ran, holding, info, ran, real_now_ms, run, wire
 from tests.support import servers
@@ -26,14 +26,23 @@ SEEDS = range(40)
 BATCHES = [SEEDS[at : at + 10] for at in range(0, len(SEEDS), 10)]
 
 PLAIN = [
-    "SET text hello", "SET number 12345", "SET negative -70000", "SET lease x", "PEXPIREAT lease 4102444800123",
-    "RPUSH list a 1 -300 70000", "SADD set 1 2 x", "SADD numbers 1 -5 70000 4000000000", "HSET hash a 1 b two",
-    "ZADD zset 1 a 2.5 b inf c -inf d 1e100 e 0.1 f", "APPEND packed " + "abc" * 500, "RPUSH long " + "y" * 9000 + " z",
+    "SET text hello",
+    "SET number 12345",
+    "SET negative -70000",
+    "SET lease x",
+    "PEXPIREAT lease 4102444800123",
+    "RPUSH list a 1 -300 70000",
+    "SADD set 1 2 x",
+    "SADD numbers 1 -5 70000 4000000000",
+    "HSET hash a 1 b two",
+    "ZADD zset 1 a 2.5 b inf c -inf d 1e100 e 0.1 f",
+    "APPEND packed " + "abc" * 500,
+    "RPUSH long " + "y" * 9000 + " z",
     "SADD many " + " ".join(f"member-{i}" for i in range(300)),
     "HSET wide " + " ".join(f"f{i} {i}" for i in range(600)),
     "ZADD ranked " + " ".join(f"{i / 8} m{i}" for i in range(300)),
     "RPUSH queue " + " ".join(f"job-{i}" for i in range(3000)),
-]  # fmt: skip
+]
 PLAIN_KEYS = [command.split(" ")[1].encode() for command in PLAIN if not command.startswith("PEXPIREAT")]
 
 # How often the trie behind a stream was cut short depends on its history, not on what it holds.
@@ -54,7 +63,7 @@ def recently(seed: int) -> Ran:
 
 
 def restored(payload: bytes) -> Stream:
-    value = restore_payload(payload, Settings(), real_now_ms(), sanitize=True)
+    value = restore_payload(payload, KeyspaceSettings(), real_now_ms(), sanitize=True)
     assert isinstance(value, Stream)
     invariants.check_stream(value)
     return value
@@ -154,10 +163,10 @@ def exchange_plain_values(server: Wire, version: int) -> None:
         server.ask(*command.encode().split(b" "))
     for key in PLAIN_KEYS:
         value = keyspace.databases[0].values[key]
-        assert restore_payload(bulk(server.ask(b"DUMP", key)), Settings(), real_now_ms()) == value
+        assert restore_payload(bulk(server.ask(b"DUMP", key)), KeyspaceSettings(), real_now_ms()) == value
         payload = dump_payload(value, stream_type=21, version=version)
         assert server.ask(b"RESTORE", key, b"0", payload, b"REPLACE") == b"+OK\r\n"
-        assert restore_payload(bulk(server.ask(b"DUMP", key)), Settings(), real_now_ms()) == value
+        assert restore_payload(bulk(server.ask(b"DUMP", key)), KeyspaceSettings(), real_now_ms()) == value
 
 
 def with_plain_keys(keyspace: Keyspace | None = None) -> Keyspace:
@@ -177,10 +186,15 @@ def common(reply: bytes) -> dict[bytes, object]:
     kept = {
         name: found[name]
         for name in (
-            b"length", b"radix-tree-keys", b"last-generated-id", b"max-deleted-entry-id", b"entries-added",
-            b"recorded-first-entry-id", b"entries",
+            b"length",
+            b"radix-tree-keys",
+            b"last-generated-id",
+            b"max-deleted-entry-id",
+            b"entries-added",
+            b"recorded-first-entry-id",
+            b"entries",
         )
-    }  # fmt: skip
+    }
     groups = found[b"groups"]
     assert isinstance(groups, list)
     kept[b"groups"] = [without_new(pairs(group)) for group in groups]
@@ -335,9 +349,7 @@ def fill(server: Wire, dump: Callable[[Stream], bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("is_redis", [True, False])
-def test_a_stream_made_by_a_real_server_comes_back(
-    redis: Wire, valkey: Wire, is_redis: bool
-) -> None:
+def test_a_stream_made_by_a_real_server_comes_back(redis: Wire, valkey: Wire, is_redis: bool) -> None:
     """Every entry, group and delivery by its own commands, not by ours."""
     server = redis if is_redis else valkey
     for i in range(250):

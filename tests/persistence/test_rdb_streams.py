@@ -8,9 +8,9 @@ import pytest
 
 from millstream.engine import invariants
 from millstream.engine.commands import execute
-from millstream.engine.ids import order
-from millstream.engine.keyspace import Keyspace, Settings
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
+from millstream.engine.streams.ids import order
+from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import STREAM_TYPES, dump_payload, restore_payload
 from tests.persistence.rdb_support import NOW_MS, Ran, as_saved, claim_order, holding, info, nodes, ran, wire
 
@@ -23,14 +23,14 @@ def left_by(seed: int) -> Ran:
     return ran(seed)
 
 
-def restored(payload: bytes, now_ms: int = NOW_MS, settings: Settings | None = None) -> Stream:
-    value = restore_payload(payload, settings or Settings(), now_ms, sanitize=True)
+def restored(payload: bytes, now_ms: int = NOW_MS, settings: KeyspaceSettings | None = None) -> Stream:
+    value = restore_payload(payload, settings or KeyspaceSettings(), now_ms, sanitize=True)
     assert isinstance(value, Stream)
     invariants.check_stream(value)
     return value
 
 
-def a_stream(*commands: str, settings: Settings | None = None) -> Stream:
+def a_stream(*commands: str, settings: KeyspaceSettings | None = None) -> Stream:
     """The stream `s` after these commands."""
     keyspace = Keyspace(settings=settings)
     for command in commands:
@@ -95,9 +95,13 @@ def test_a_stream_that_came_back_goes_on_as_the_first_would(seed: int) -> None:
 def test_the_bytes_of_deleted_entries_stay_counted(size: int) -> None:
     value = "x" * size or '""'
     stream = a_stream(
-        "XADD s 1-0 f v", f"XADD s 2-5 f {value}", "XADD s 1700000000000-7 f v", "XADD s 1700000000001-0 f v",
-        "XDEL s 2-5 1700000000001-0", settings=Settings(stream_node_max_bytes=0),
-    )  # fmt: skip
+        "XADD s 1-0 f v",
+        f"XADD s 2-5 f {value}",
+        "XADD s 1700000000000-7 f v",
+        "XADD s 1700000000001-0 f v",
+        "XDEL s 2-5 1700000000001-0",
+        settings=KeyspaceSettings(stream_node_max_bytes=0),
+    )
     assert nodes(restored(dump_payload(stream))) == nodes(stream)
 
 
@@ -120,9 +124,12 @@ def test_a_node_without_live_entries_is_not_written() -> None:
 def test_a_group_has_never_read_more_than_was_added() -> None:
     # XSETID can bring this about; Redis 8.10 writes it and then refuses what it has written
     stream = a_stream(
-        "XADD s 1-0 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g c STREAMS s >", "XTRIM s MAXLEN 0",
+        "XADD s 1-0 f v",
+        "XGROUP CREATE s g 0",
+        "XREADGROUP GROUP g c STREAMS s >",
+        "XTRIM s MAXLEN 0",
         "XSETID s 5-0 ENTRIESADDED 0",
-    )  # fmt: skip
+    )
     assert stream.groups[b"g"].entries_read == 1
     assert restored(dump_payload(stream)).groups[b"g"].entries_read == 0
 
@@ -138,9 +145,12 @@ def test_ids_that_start_anew_below_those_that_are_gone_are_found_again() -> None
 def test_names_that_look_like_numbers_and_long_ones_come_back() -> None:
     long = "n" * 5000
     stream = a_stream(
-        f"XADD s 1-0 12 -7 {long} 0012", f"XADD s 2-0 12 {long} {long} 9223372036854775807",
-        "XGROUP CREATE s 42 0", "XGROUP CREATE s -2147483649 0", "XREADGROUP GROUP 42 007 STREAMS s >",
-    )  # fmt: skip
+        f"XADD s 1-0 12 -7 {long} 0012",
+        f"XADD s 2-0 12 {long} {long} 9223372036854775807",
+        "XGROUP CREATE s 42 0",
+        "XGROUP CREATE s -2147483649 0",
+        "XREADGROUP GROUP 42 007 STREAMS s >",
+    )
     assert info(restored(dump_payload(stream))) == info(stream)
 
 
@@ -181,9 +191,11 @@ def test_an_older_type_loses_only_what_it_has_no_place_for(kind: int, seed: int)
 
 def test_released_entries_are_given_to_the_consumer_that_is_named() -> None:
     stream = a_stream(
-        *(f"XADD s {i}-0 f v" for i in range(1, 5)), "XGROUP CREATE s g 0", "XREADGROUP GROUP g c STREAMS s >",
+        *(f"XADD s {i}-0 f v" for i in range(1, 5)),
+        "XGROUP CREATE s g 0",
+        "XREADGROUP GROUP g c STREAMS s >",
         "XNACK s g FAIL IDS 2 3-0 2-0",
-    )  # fmt: skip
+    )
     again = restored(dump_payload(stream, stream_type=21, released_to=b"c"))
     assert list(again.groups[b"g"].consumers) == [b"c"]
     again = restored(dump_payload(stream, stream_type=21))
@@ -195,14 +207,18 @@ def test_released_entries_are_given_to_the_consumer_that_is_named() -> None:
 
 def test_the_oldest_type_has_its_counters_estimated() -> None:
     stream = a_stream(
-        "XADD s 1-0 f v", "XADD s 2-0 f v", "XADD s 3-0 f v", "XDEL s 3-0", "XGROUP CREATE s a 0",
-        "XGROUP CREATE s b 1-0", "XGROUP CREATE s c 3-0", "XGROUP CREATE s d 9-0",
-    )  # fmt: skip
+        "XADD s 1-0 f v",
+        "XADD s 2-0 f v",
+        "XADD s 3-0 f v",
+        "XDEL s 3-0",
+        "XGROUP CREATE s a 0",
+        "XGROUP CREATE s b 1-0",
+        "XGROUP CREATE s c 3-0",
+        "XGROUP CREATE s d 9-0",
+    )
     again = restored(dump_payload(stream, stream_type=15))
     assert (again.max_deleted, again.entries_added) == (0, 2)
-    assert {name: group.entries_read for name, group in again.groups.items()} == {
-        b"a": 0, b"b": 1, b"c": 2, b"d": None,
-    }  # fmt: skip
+    assert {name: group.entries_read for name, group in again.groups.items()} == {b"a": 0, b"b": 1, b"c": 2, b"d": None}
 
 
 # Idempotency records
@@ -224,4 +240,4 @@ def test_records_that_have_expired_are_neither_written_nor_read() -> None:
 
 def test_an_unknown_stream_type_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="20"):
-        dump_payload(Stream(Settings()), stream_type=20)
+        dump_payload(Stream(KeyspaceSettings()), stream_type=20)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace, Settings
-from millstream.engine.stream import Stream
-from millstream.engine.values import Hash, List, SetOf, SortedSet
+from millstream.engine.keys.keyspace import Keyspace, KeyspaceSettings
+from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
+from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import Reader, dump_payload, dump_value, load_value, restore_payload
 from tests.persistence.rdb_support import NOW_MS, info, pack, string
 from tests.persistence.test_listpack import a_ziplist
@@ -39,7 +39,7 @@ VALUES = (
 
 def loaded(data: bytes) -> object:
     reader = Reader(data)
-    value = load_value(reader.byte(), reader, Settings(), NOW_MS)
+    value = load_value(reader.byte(), reader, KeyspaceSettings(), NOW_MS)
     assert reader.at == len(data)
     return value
 
@@ -47,7 +47,7 @@ def loaded(data: bytes) -> object:
 @given(VALUES, st.booleans())
 def test_a_value_comes_back(value: object, compress: bool) -> None:
     assert loaded(dump_value(value, compress=compress)) == value
-    assert restore_payload(dump_payload(value, compress=compress), Settings(), NOW_MS) == value
+    assert restore_payload(dump_payload(value, compress=compress), KeyspaceSettings(), NOW_MS) == value
 
 
 @given(VALUES)
@@ -83,7 +83,8 @@ OLD_FORMS = {
     "list": (b"\x01\x02" + string(b"a") + string(b"12"), List([b"a", b"12"])),
     "list as a ziplist": (b"\x0a" + string(a_ziplist(b"\x01a", b"\xfd")), List([b"a", b"12"])),
     "list of ziplists": (
-        b"\x0e\x02" + string(a_ziplist(b"\x01a")) + string(a_ziplist(b"\xfd", b"\x01b")), List([b"a", b"12", b"b"]),
+        b"\x0e\x02" + string(a_ziplist(b"\x01a")) + string(a_ziplist(b"\xfd", b"\x01b")),
+        List([b"a", b"12", b"b"]),
     ),
     "list of listpacks": (
         b"\x12\x03\x02" + string(pack(b"a", 12)) + b"\x01" + string(b"plain") + b"\x02" + string(pack()),
@@ -101,12 +102,14 @@ OLD_FORMS = {
     ),
     "sorted set with doubles": (b"\x05\x01" + string(b"a") + bytes(6) + b"\x04\x40", sorted_set({b"a": 2.5})),
     "sorted set as a ziplist": (
-        b"\x0c" + string(a_ziplist(b"\x01a", b"\x032.5", b"\x01b", b"\xfd")), sorted_set({b"a": 2.5, b"b": 12}),
+        b"\x0c" + string(a_ziplist(b"\x01a", b"\x032.5", b"\x01b", b"\xfd")),
+        sorted_set({b"a": 2.5, b"b": 12}),
     ),
     "sorted set as a listpack": (
-        b"\x11" + string(pack(b"a", b"2.5", b"b", 12, b"c", b"inf")), sorted_set({b"a": 2.5, b"b": 12, b"c": math.inf}),
+        b"\x11" + string(pack(b"a", b"2.5", b"b", 12, b"c", b"inf")),
+        sorted_set({b"a": 2.5, b"b": 12, b"c": math.inf}),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("data", "value"), OLD_FORMS.values(), ids=OLD_FORMS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Settings
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import KeyspaceSettings
+from millstream.engine.streams.stream import Stream
 from millstream.persistence.rdb import dump_payload, restore_payload
 from tests.persistence.rdb_support import NOW_MS, claim_order, holding, info, nodes, wire
 from tests.support.wire import parse
@@ -53,7 +53,7 @@ ALL = {"released": RELEASED, "idempotent": IDEMPOTENT, "compressed": COMPRESSED,
 
 
 def restored(payload: bytes) -> Stream:
-    value = restore_payload(payload, Settings(), NOW_MS, sanitize=True)
+    value = restore_payload(payload, KeyspaceSettings(), NOW_MS, sanitize=True)
     assert isinstance(value, Stream)
     invariants.check_stream(value)
     return value
@@ -101,8 +101,11 @@ def test_idempotency_records_come_back() -> None:
     again = wire(holding(stream), b"XADD", b"s", b"IDMPAUTO", b"p1", b"*", b"f2", b"v2", b"f1", b"v1")
     assert parse(again) == b"99999999999999-2"
     assert [fields for _, fields in seen[b"entries"]] == [  # type: ignore[attr-defined]
-        [b"a", b"1000"], [b"a", b"-5"], [b"f1", b"v1", b"f2", b"v2"], [b"a", b"70000"],
-    ]  # fmt: skip
+        [b"a", b"1000"],
+        [b"a", b"-5"],
+        [b"f1", b"v1", b"f2", b"v2"],
+        [b"a", b"70000"],
+    ]
 
 
 def test_a_compressed_node_comes_back() -> None:

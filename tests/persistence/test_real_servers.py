@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.persistence.store import Store
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.support import servers
 from tests.support.wire import Wire, parse
 
@@ -20,21 +20,53 @@ LOADING_LIMIT_S = 20
 
 # Commands that every server of the last years knows: streams with groups, ghosts, trimming, and plain keys.
 COMMON = [
-    "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v", "XADD s 2-1 f v g w", "XADD s 3-1 f v", "XADD s 4-1 f v",
-    "XADD s MAXLEN ~ 100 5-1 f v", "XREADGROUP GROUP g a COUNT 2 STREAMS s >",
-    "XREADGROUP GROUP g b COUNT 1 STREAMS s >", "XACK s g 1-1", "XCLAIM s g b 0 2-1",
-    "XGROUP CREATECONSUMER s g idle", "XADD t 1-1 f v", "XDEL t 1-1", "XGROUP CREATE t h $", "XSETID t 7-0",
-    "XADD big * x y", "XTRIM s MAXLEN 4", "XGROUP CREATE s other $ ENTRIESREAD 3",
-    "SET text hello", "SET gone soon PX 86400000", "RPUSH l a b c d", "LPOP l", "HSET h f 1 g 2", "SADD set a b c",
-    "ZADD z 1.5 a 2 b", "INCR n", "EXPIRE h 100000", "SELECT 5", "XADD five 1-1 a b", "SET x 1", "SELECT 0",
-]  # fmt: skip
+    "XGROUP CREATE s g 0 MKSTREAM",
+    "XADD s 1-1 f v",
+    "XADD s 2-1 f v g w",
+    "XADD s 3-1 f v",
+    "XADD s 4-1 f v",
+    "XADD s MAXLEN ~ 100 5-1 f v",
+    "XREADGROUP GROUP g a COUNT 2 STREAMS s >",
+    "XREADGROUP GROUP g b COUNT 1 STREAMS s >",
+    "XACK s g 1-1",
+    "XCLAIM s g b 0 2-1",
+    "XGROUP CREATECONSUMER s g idle",
+    "XADD t 1-1 f v",
+    "XDEL t 1-1",
+    "XGROUP CREATE t h $",
+    "XSETID t 7-0",
+    "XADD big * x y",
+    "XTRIM s MAXLEN 4",
+    "XGROUP CREATE s other $ ENTRIESREAD 3",
+    "SET text hello",
+    "SET gone soon PX 86400000",
+    "RPUSH l a b c d",
+    "LPOP l",
+    "HSET h f 1 g 2",
+    "SADD set a b c",
+    "ZADD z 1.5 a 2 b",
+    "INCR n",
+    "EXPIRE h 100000",
+    "SELECT 5",
+    "XADD five 1-1 a b",
+    "SET x 1",
+    "SELECT 0",
+]
 # What only Redis 8.10 knows: released entries, delivery with CLAIM, deletion with references, idempotent production.
 NEW = [
-    "XNACK s g FAIL IDS 1 2-1", "XREADGROUP GROUP g c STREAMS s >", "XNACK s g SILENT IDS 1 4-1",
-    "XNACK s g FATAL IDS 1 5-1", "XADD p IDMP producer one * f v", "XADD p IDMP producer two * f v",
-    "XADD p IDMPAUTO other * f v", "XCFGSET p IDMP-DURATION 3000", "XADD p IDMP producer three * f v",
-    "XGROUP CREATE p g 0", "XREADGROUP GROUP g a COUNT 2 STREAMS p >", "XDELEX p DELREF IDS 1 0-1",
-]  # fmt: skip
+    "XNACK s g FAIL IDS 1 2-1",
+    "XREADGROUP GROUP g c STREAMS s >",
+    "XNACK s g SILENT IDS 1 4-1",
+    "XNACK s g FATAL IDS 1 5-1",
+    "XADD p IDMP producer one * f v",
+    "XADD p IDMP producer two * f v",
+    "XADD p IDMPAUTO other * f v",
+    "XCFGSET p IDMP-DURATION 3000",
+    "XADD p IDMP producer three * f v",
+    "XGROUP CREATE p g 0",
+    "XREADGROUP GROUP g a COUNT 2 STREAMS p >",
+    "XDELEX p DELREF IDS 1 0-1",
+]
 GHOST = ["XADD w 1-1 f v", "XADD w 2-1 f v", "XGROUP CREATE w g 0", "XREADGROUP GROUP g a STREAMS w >", "XDEL w 1-1"]
 KEYS = [b"s", b"t", b"p", b"w", b"text", b"gone", b"l", b"h", b"set", b"z", b"n"]
 

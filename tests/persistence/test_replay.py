@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.errors import CorruptFile
-from millstream.persistence.aof import LineEncoder
+from millstream.persistence.aof.replay import Replay, Replayed
+from millstream.persistence.aof.writer import LineEncoder
 from millstream.persistence.rdb import dump_payload
-from millstream.persistence.rdb_file import write_rdb
-from millstream.persistence.replay import Replay, Replayed
+from millstream.persistence.rdb.file import write_rdb
 from tests.persistence.memory_files import MemoryFiles
 from tests.persistence.support import LOGS, NOW_MS, Broker, State, program, state_of
 from tests.support.snapshot import snapshot
@@ -83,11 +83,19 @@ def worker_log(seed: int, turns: int) -> bytes:
             case 6:
                 broker(f"XREADGROUP GROUP {group} {consumer} CLAIM 5 COUNT 3 STREAMS {key} >")
             case _:
-                broker(choose.choice([
-                    f"XGROUP SETID {key} {group} 0", f"XGROUP DELCONSUMER {key} {group} {consumer}",
-                    f"XTRIM {key} MAXLEN 10", f"XADD {key} * a 1 b 2", f"DEL {key}",
-                    f"XGROUP CREATE {key} {group} 0 MKSTREAM", "SELECT 0",
-                ]))  # fmt: skip
+                broker(
+                    choose.choice(
+                        [
+                            f"XGROUP SETID {key} {group} 0",
+                            f"XGROUP DELCONSUMER {key} {group} {consumer}",
+                            f"XTRIM {key} MAXLEN 10",
+                            f"XADD {key} * a 1 b 2",
+                            f"DEL {key}",
+                            f"XGROUP CREATE {key} {group} 0 MKSTREAM",
+                            "SELECT 0",
+                        ]
+                    )
+                )
     return broker.log()
 
 
@@ -182,11 +190,22 @@ def test_a_damaged_preamble_is_refused() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        b"garbage", b"*0\r\n", b":1\r\n", b":0\r\n", b"+OK\r\n", b"$1\r\na\r\n", b"*1\r\n:5\r\n", b"_\r\n",
-        b"*1\r\n*1\r\n$1\r\na\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n:5\r\n",
-        b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n:1\r\n$1\r\nf\r\n$1\r\nv\r\n", b"*-1\r\n", b"*1\r\n$-1\r\n", b"-ERR\r\n",
+        b"garbage",
+        b"*0\r\n",
+        b":1\r\n",
+        b":0\r\n",
+        b"+OK\r\n",
+        b"$1\r\na\r\n",
+        b"*1\r\n:5\r\n",
+        b"_\r\n",
+        b"*1\r\n*1\r\n$1\r\na\r\n",
+        b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n:5\r\n",
+        b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n:1\r\n$1\r\nf\r\n$1\r\nv\r\n",
+        b"*-1\r\n",
+        b"*1\r\n$-1\r\n",
+        b"-ERR\r\n",
     ],
-)  # fmt: skip
+)
 def test_damage_in_the_middle_is_refused_with_its_place(damage: bytes) -> None:
     before = pack([b"XADD", b"s", b"1-1", b"f", b"v"]) + pack([b"SET", b"a", b"1"])
     with pytest.raises(CorruptFile) as corrupt:
@@ -236,6 +255,8 @@ def test_the_log_of_a_broker_is_where_redis_would_look_for_it() -> None:
     broker = Broker()
     broker("SET a 1")
     assert broker.files.names(LOGS) == [
-        "appendonly.aof.1.base.rdb", "appendonly.aof.1.incr.aof", "appendonly.aof.manifest"
-    ]  # fmt: skip
+        "appendonly.aof.1.base.rdb",
+        "appendonly.aof.1.incr.aof",
+        "appendonly.aof.manifest",
+    ]
     assert broker.log() == pack([b"SELECT", b"0"]) + pack([b"SET", b"a", b"1"])

@@ -7,22 +7,15 @@ from pathlib import Path
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.stream import sweep_idempotency
-from millstream.persistence.dump import Dump, Form
-from millstream.persistence.freeze import freeze
-from millstream.persistence.replay import Replay
-from millstream.persistence.rewrite import rewritten
-from millstream.persistence.scan import Scanner
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.streams.stream import sweep_idempotency
+from millstream.persistence.aof.replay import Replay
+from millstream.persistence.aof.rewrite import rewritten
+from millstream.persistence.aof.scan import Scanner
+from millstream.persistence.frozen_copy import freeze
+from millstream.persistence.snapshot_writer import Dump, Form
 from tests.persistence.memory_files import MemoryFiles
-from tests.persistence.support import (
-    NOW_MS,
-    Broker,
-    State,
-    state_of,
-    without_ghosts,
-    without_tie_order,
-)
+from tests.persistence.support import NOW_MS, Broker, State, state_of, without_ghosts, without_tie_order
 
 BASE = Path("/base")
 LATER_MS = NOW_MS + 1_000_000
@@ -123,8 +116,10 @@ def test_an_empty_stream_is_rebuilt_with_its_counters() -> None:
     broker("XADD s 5-5 f v")
     broker("XDEL s 5-5")
     assert lines(broker.hub.keyspace) == [
-        "SELECT 0", "XADD s MAXLEN 0 0-1 x y", "XSETID s 5-5 ENTRIESADDED 1 MAXDELETEDID 5-5",
-    ]  # fmt: skip
+        "SELECT 0",
+        "XADD s MAXLEN 0 0-1 x y",
+        "XSETID s 5-5 ENTRIESADDED 1 MAXDELETEDID 5-5",
+    ]
     assert rebuilt(broker.hub.keyspace, Form.AOF) == broker.state
 
 
@@ -138,9 +133,7 @@ def test_idempotency_is_rebuilt() -> None:
     ids = stream.entries.read(0, 1 << 128)[0]  # type: ignore[attr-defined]
     broker(["XDEL", "s", ids[-1]])
     found = lines(broker.hub.keyspace)
-    assert found[-2:] == [
-        "XCFGSET s IDMP-DURATION 7 IDMP-MAXSIZE 100", f"XIDMPRECORD s p two {ids[1].decode()}",
-    ]  # fmt: skip
+    assert found[-2:] == ["XCFGSET s IDMP-DURATION 7 IDMP-MAXSIZE 100", f"XIDMPRECORD s p two {ids[1].decode()}"]
 
 
 def test_plain_keys_are_rebuilt_in_batches_and_with_their_expiry() -> None:
@@ -153,9 +146,20 @@ def test_plain_keys_are_rebuilt_in_batches_and_with_their_expiry() -> None:
     broker.hub.run([b"SET", b"other", b"\x00\r\n"], db=9)
     found = lines(broker.hub.keyspace)
     assert [line.split()[0] for line in found] == [
-        "SELECT", "RPUSH", "RPUSH", "RPUSH", "SADD", "SADD", "HMSET", "HMSET", "ZADD", "SET", "PEXPIREAT", "SELECT",
+        "SELECT",
+        "RPUSH",
+        "RPUSH",
+        "RPUSH",
+        "SADD",
+        "SADD",
+        "HMSET",
+        "HMSET",
+        "ZADD",
         "SET",
-    ]  # fmt: skip
+        "PEXPIREAT",
+        "SELECT",
+        "SET",
+    ]
     assert f"PEXPIREAT text {NOW_MS + 5000}" in found
     for form in Form:
         assert rebuilt(broker.hub.keyspace, form) == broker.state

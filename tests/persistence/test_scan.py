@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from millstream.persistence.scan import Damaged, Scanner, Torn
+from millstream.persistence.aof.scan import Damaged, Scanner, Torn
 from tests.support.wire import pack
 
 COMMANDS = [[b"SET", b"k", b"v"], [b"XADD", b"s", b"1-1", b"f", b"a\r\n*1\r\n$1\r\nb"], [b"DEL", b""], [b"MULTI"]]
@@ -56,11 +56,23 @@ def test_zero_bytes_instead_of_the_end_count_as_torn(size: int, zeros: int) -> N
 @pytest.mark.parametrize(
     "damage",
     [
-        b"garbage\r\n", b"\r\n", b"+OK\r\n", b"*x\r\n", b"*0\r\n", b"*-1\r\n", b"*1\r\n+OK\r\n", b"*1\r\n$x\r\n",
-        b"*1\r\n$-1\r\n", b"*1\r\n$3\r\nabcde", b"*" + b"1" * 50, b"*1\r\n$3\r\nabc\n\n", bytes(5) + b"x",
-        b"*1\r\n$99999999999999999999\r\n", b" *1\r\n$1\r\na\r\n",
+        b"garbage\r\n",
+        b"\r\n",
+        b"+OK\r\n",
+        b"*x\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"*1\r\n+OK\r\n",
+        b"*1\r\n$x\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$3\r\nabcde",
+        b"*" + b"1" * 50,
+        b"*1\r\n$3\r\nabc\n\n",
+        bytes(5) + b"x",
+        b"*1\r\n$99999999999999999999\r\n",
+        b" *1\r\n$1\r\na\r\n",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("chunk", [1, 1000])
 def test_what_is_no_command_is_damage(damage: bytes, chunk: int) -> None:
     with pytest.raises(Damaged) as damaged:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CorruptFile, PersistenceError
-from millstream.persistence.manifest import parse_manifest
+from millstream.persistence.aof.manifest import parse_manifest
 from millstream.persistence.store import Store
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.persistence.memory_files import MemoryFiles
 from tests.persistence.support import DIRECTORY, LOGS, NOW_MS, Broker, without_tie_order
 from tests.support.wire import pack
@@ -137,9 +137,7 @@ def test_the_single_file_of_an_old_redis_becomes_the_base() -> None:
     broker = Broker(files)
     assert broker("GET a") == b"1"
     broker("SET b 2")
-    assert manifest(files) == [
-        "file appendonly.aof seq 1 type b", "file appendonly.aof.1.incr.aof seq 1 type i",
-    ]  # fmt: skip
+    assert manifest(files) == ["file appendonly.aof seq 1 type b", "file appendonly.aof.1.incr.aof seq 1 type i"]
     assert broker.reopened()("DBSIZE") == 2
     broker = broker.reopened()
     broker("BGREWRITEAOF")
@@ -341,8 +339,9 @@ def test_a_rewritten_log_gives_the_same_state(form: str, seed: int) -> None:
     broker("XACK big g 0-1")
     ending = "rdb" if form == "yes" else "aof"
     assert manifest(broker.files) == [
-        f"file appendonly.aof.2.base.{ending} seq 2 type b", "file appendonly.aof.2.incr.aof seq 2 type i",
-    ]  # fmt: skip
+        f"file appendonly.aof.2.base.{ending} seq 2 type b",
+        "file appendonly.aof.2.incr.aof seq 2 type i",
+    ]
     assert without_tie_order(broker.reopened().state) == without_tie_order(broker.state)
 
 
@@ -656,9 +655,13 @@ def test_info_tells_the_fields_of_redis_in_order() -> None:
     assert fields["aof_last_write_status"] == "ok"
     assert int(fields["aof_current_size"]) == len(broker.log()) + broker.files.size(LOGS / "appendonly.aof.1.base.rdb")
     assert list(fields)[-6:] == [
-        "aof_current_size", "aof_base_size", "aof_pending_rewrite", "aof_buffer_length", "aof_pending_bio_fsync",
+        "aof_current_size",
+        "aof_base_size",
+        "aof_pending_rewrite",
+        "aof_buffer_length",
+        "aof_pending_bio_fsync",
         "aof_delayed_fsync",
-    ]  # fmt: skip
+    ]
 
 
 # With threads and a real disk

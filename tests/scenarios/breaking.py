@@ -18,15 +18,15 @@ from typing import Any
 
 from millstream.client import Backend
 from millstream.client.calls import Call
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.keys import Keys
-from millstream.delivery.settings import Settings
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.steps import NewEntry, Publication, Publishing
 from millstream.errors import Unavailable
 from millstream.testing import Fault
-from millstream.worker.report import Audit, audit_of
+from millstream.worker.audit import Audit, audit_of
 from tests.support.places import Site
 
 Rule = Callable[[int], Fault | None]  # of the number of a call, from 1
@@ -88,8 +88,14 @@ class Life:
     def _new_life(self) -> None:
         """A worker with another name and no memory."""
         self._lives += 1
-        self.consumer = Consumer(self.backend, self.stream.encode(), b"g", b"life-%d" % self._lives, SETTINGS,
-                                 lambda: time.monotonic_ns() // 1_000_000)  # fmt: skip
+        self.consumer = Consumer(
+            self.backend,
+            self.stream.encode(),
+            b"g",
+            b"life-%d" % self._lives,
+            SETTINGS,
+            lambda: time.monotonic_ns() // 1_000_000,
+        )
         self._is_open = False
         self._unsent: list[tuple[Delivery, Settlement]] = []
         self._is_repeat = False

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.client.backend import Backend
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.settings import Settings
 from millstream.testing import Fault, Happened, Seen, Sim
-from millstream.worker.report import Audit
+from millstream.worker.audit import Audit
 from millstream.worker.stream import Stream
 
 SERVERS = ("newest", "older")
@@ -58,9 +58,15 @@ class Story:
                 killed = len(sim.happened("killed"))
                 sim.run_until(lambda before=killed: sim.is_done() or len(sim.happened("killed")) > before, 600)  # type: ignore[misc]
                 dead = [name for name in streams if not sim.is_alive(f"w-{name}")]
-            return [Told(name, sim.audit(orders), sim.happened("handler-returned", stream=orders),
-                         [seen for seen in sim.calls if seen.worker == f"w-{name}"])
-                    for name, orders in streams.items()]  # fmt: skip
+            return [
+                Told(
+                    name,
+                    sim.audit(orders),
+                    sim.happened("handler-returned", stream=orders),
+                    [seen for seen in sim.calls if seen.worker == f"w-{name}"],
+                )
+                for name, orders in streams.items()
+            ]
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from typing import Any, Final
 import pytest
 
 from millstream.client import Backend
+from millstream.delivery.config.settings import RecoveryConfig, Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.recorder import NullRecorder
-from millstream.delivery.settings import RecoveryConfig, Settings
 from millstream.delivery.settlement import Ack
-from millstream.worker.listener import ExpiryListener
 from millstream.worker.message import Message
+from millstream.worker.runtime.listener import ExpiryListener
 from millstream.worker.stream import Stream
 from tests.support.places import Site
 
@@ -124,8 +124,15 @@ class Fleet:
         """One of ours without threads."""
         watch = lambda: time.monotonic_ns() // 1_000_000  # noqa: E731
         chosen = name or self.settings.consumer_name().encode()
-        made = Consumer(self.site.connect(), self.stream.encode(), self.group.encode(), chosen, self.settings, watch,
-                        recorder or NullRecorder())  # fmt: skip
+        made = Consumer(
+            self.site.connect(),
+            self.stream.encode(),
+            self.group.encode(),
+            chosen,
+            self.settings,
+            watch,
+            recorder or NullRecorder(),
+        )
         if opened:
             made.open()
         return made
@@ -135,14 +142,25 @@ class Fleet:
 
     def program(self, recorder: NullRecorder | None = None, **options: Any) -> Stream[Any]:
         """The stream as a program has it; its settings are the fleet's."""
-        return Stream(self.stream, self.site.url, group=self.group, type=dict[str, str], fields=True,
-                      settings=self.settings, recorder=recorder, **options)  # fmt: skip
+        return Stream(
+            self.stream,
+            self.site.url,
+            group=self.group,
+            type=dict[str, str],
+            fields=True,
+            settings=self.settings,
+            recorder=recorder,
+            **options,
+        )
 
     @contextmanager
     def worker(
-        self, handler: Callable[[dict[str, str], Message[Any]], None], recorder: NullRecorder | None = None,
-        concurrency: int = 4, **options: Any,
-    ) -> Iterator[Stream[Any]]:  # fmt: skip
+        self,
+        handler: Callable[[dict[str, str], Message[Any]], None],
+        recorder: NullRecorder | None = None,
+        concurrency: int = 4,
+        **options: Any,
+    ) -> Iterator[Stream[Any]]:
         """A worker of ours in a thread; stopped and looked after at the end."""
         with self.program(recorder, **options) as program:
             program.handler(concurrency=concurrency)(handler)

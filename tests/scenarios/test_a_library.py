@@ -21,10 +21,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.delivery.config.settings import RecoveryConfig, Settings
 from millstream.delivery.policy import Backoff
-from millstream.delivery.settings import RecoveryConfig, Settings
 from millstream.errors import ConfigError, ServerReplied
-from millstream.worker.listener import id_of_event, pattern_of
+from millstream.worker.runtime.listener import id_of_event, pattern_of
 from millstream.worker.stream import Stream
 from tests.scenarios.fleet import WAIT_S, Fleet, Tally, at, everywhere, finish, running, until
 from tests.support import ours
@@ -207,8 +207,9 @@ def test_a_09_entries_finished_one_by_one_go_one_by_one_and_a_stop_lets_the_last
 @at("broker", "valkey", "redis", "redis7", "cluster")
 def test_a_10_a_producer_two_workers_and_one_is_killed(place: Site) -> None:
     fleet, tally = Fleet(place, config=RecoveryConfig(min_idle_time=1.0), more={"listener": True}), Tally()
-    doomed = subprocess.Popen([sys.executable, "-c", DOOMED, place.url], stdout=subprocess.PIPE, env=ours.environment(),
-                              cwd=os.getcwd())  # fmt: skip
+    doomed = subprocess.Popen(
+        [sys.executable, "-c", DOOMED, place.url], stdout=subprocess.PIPE, env=ours.environment(), cwd=os.getcwd()
+    )
     try:
         assert doomed.stdout is not None
         assert doomed.stdout.readline() == b"ready\n"
@@ -234,7 +235,7 @@ def test_a_10_a_producer_two_workers_and_one_is_killed(place: Site) -> None:
 
 DOOMED = """
 import sys, time
-from millstream.delivery.settings import RecoveryConfig
+from millstream.delivery.config.settings import RecoveryConfig
 from millstream.worker.stream import Stream
 
 program = Stream("orders", sys.argv[1], group="g", type=dict[str, str], fields=True,
@@ -336,8 +337,7 @@ NAMES = {*Settings.__dataclass_fields__, *RecoveryConfig.__dataclass_fields__}
 def test_a_14_a_reader_gives_up_after_the_tries_that_it_was_given(
     place: Site, tries: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fleet = Fleet(place, more={"reconnect": Backoff(0.01, cap=0.02), "reconnect_tries": tries,
-                               "shutdown_grace": 0.0})  # fmt: skip
+    fleet = Fleet(place, more={"reconnect": Backoff(0.01, cap=0.02), "reconnect_tries": tries, "shutdown_grace": 0.0})
     handled: list[str] = []
 
     def break_it(data: dict[str, str]) -> None:

@@ -14,11 +14,11 @@ import redis
 from prometheus_client import CollectorRegistry
 
 from millstream.client import connect
-from millstream.delivery.settings import RecoveryConfig, Settings
+from millstream.delivery.config.settings import RecoveryConfig, Settings
 from millstream.delivery.settlement import Ack
 from millstream.errors import ConfigError, LeaseLost, NotSettled, Unavailable
-from millstream.worker.listener import merge_flags
 from millstream.worker.metrics import PrometheusRecorder
+from millstream.worker.runtime.listener import merge_flags
 from millstream.worker.stream import Stream
 from tests.scenarios.fleet import ONE_SERVER, Fleet, Tally, at, everywhere, finish, running, until
 from tests.support import servers
@@ -67,8 +67,9 @@ def test_b_02_the_walk_at_the_start_ends_however_many_are_alive(place: Site) -> 
 def test_b_03_a_malformed_entry_becomes_a_dead_letter_and_the_reader_lives(place: Site) -> None:
     fleet, tally = Fleet(place, config=SHORT), Tally()
     handled: list[int] = []
-    program: Stream[Any] = Stream("orders", place.url, group="g", type=dict[str, int], settings=fleet.settings,
-                                  recorder=tally)  # fmt: skip
+    program: Stream[Any] = Stream(
+        "orders", place.url, group="g", type=dict[str, int], settings=fleet.settings, recorder=tally
+    )
     program.handler(lambda data: handled.append(data["n"]))
     bad = [
         fleet.execute("XADD", "orders", "*", *words)
@@ -199,9 +200,13 @@ def test_b_09_lease_and_heartbeat_are_settings(place: Site) -> None:
 
 @pytest.mark.parametrize(
     ("field", "wrong"),
-    [("heartbeat", {"lease": 3.0, "heartbeat": 2.0}), ("min_idle", {"lease": 3.0, "min_idle": 2.0}),
-     ("lock_keys", {"recovery": "rfc", "lock_keys": False}), ("listener_timeout", {"listener_timeout": 1.0})],
-)  # fmt: skip
+    [
+        ("heartbeat", {"lease": 3.0, "heartbeat": 2.0}),
+        ("min_idle", {"lease": 3.0, "min_idle": 2.0}),
+        ("lock_keys", {"recovery": "rfc", "lock_keys": False}),
+        ("listener_timeout", {"listener_timeout": 1.0}),
+    ],
+)
 def test_b_09_settings_that_contradict_each_other_are_refused_by_name(field: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: "):
         Settings(**wrong)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
+from millstream.delivery.config.settings import ClusterMode, RecoveryConfig
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.keys import Keys
-from millstream.delivery.settings import ClusterMode, RecoveryConfig
 from millstream.errors import BackendError, ConfigError
-from millstream.worker import listener as listening
+from millstream.worker.runtime import listener as listening
 from millstream.worker.stream import Stream
 from tests.scenarios.fleet import Fleet, Tally, finish, until
 from tests.support.cluster import SLOTS, Cluster, slot_of

@@ -15,11 +15,11 @@ import pytest
 
 from millstream.broker import Broker
 from millstream.client import connect
-from millstream.client.embedded import share_broker
+from millstream.client.local_brokers import share_broker
 from millstream.clock import ManualClock
+from millstream.delivery.config.settings import RecoveryConfig, Settings
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.policy import Backoff
-from millstream.delivery.settings import RecoveryConfig, Settings
 from millstream.delivery.settlement import Release
 from millstream.errors import LeaseLost, Unavailable
 from tests.scenarios.fleet import Fleet, Tally, at, everywhere, few, finish, until
@@ -234,8 +234,9 @@ def test_c_a_release_is_a_copy_at_once_and_counts_nothing(place: Site) -> None:
 @few
 def test_c_what_was_released_in_place_before_the_profile_changed_is_not_forgotten(place: Site) -> None:
     fleet = Fleet(place)
-    before = Consumer(fleet.site.connect(), b"orders", b"g", b"before", Settings(lease=30),
-                      lambda: time.monotonic_ns() // 1_000_000)  # fmt: skip
+    before = Consumer(
+        fleet.site.connect(), b"orders", b"g", b"before", Settings(lease=30), lambda: time.monotonic_ns() // 1_000_000
+    )
     before.open()
     (entry_id,) = fleet.publish(1)
     before.settle([(before.fetch(1, 0)[0], Release())])

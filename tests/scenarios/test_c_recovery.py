@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from millstream.delivery.config.settings import RecoveryConfig
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.policy import Backoff
 from millstream.delivery.rfc import RfcRecovery
-from millstream.delivery.settings import RecoveryConfig
+from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Discard
-from millstream.delivery.watch import ServerWatch
 from millstream.errors import Unavailable
-from millstream.worker.listener import id_of_event
 from millstream.worker.metrics import PrometheusRecorder
+from millstream.worker.runtime.listener import id_of_event
 from millstream.worker.stream import Stream
 from tests.scenarios.fleet import EVERYWHERE, ONE_SERVER, Fleet, Tally, at, everywhere, few, finish, running, until
 from tests.support.places import Site
@@ -466,8 +466,9 @@ def test_c_27_where_notifications_are_off_and_stay_off_the_scan_recovers(
     fleet.publish(1)
     fleet.read_as("dead")
     handled: list[str] = []
-    program: Stream[Any] = Stream("orders", url, group="g", type=dict[str, str], fields=True, settings=fleet.settings,
-                                  recorder=tally)  # fmt: skip
+    program: Stream[Any] = Stream(
+        "orders", url, group="g", type=dict[str, str], fields=True, settings=fleet.settings, recorder=tally
+    )
     program.handler(lambda data: handled.append(data["n"]))
     with program, running(program):
         until(lambda: handled == ["0"], 5)
@@ -499,9 +500,13 @@ def test_c_28_only_an_expiry_of_a_lock_of_this_stream_has_an_id() -> None:
     event = {"type": "pmessage", "data": b"expired", "channel": b"__keyspace@0__:lock:{orders}:1-2"}
     assert id_of_event(event, base) == b"1-2"
     for name, value in (
-        ("data", b"del"), ("data", 1), ("type", "message"), ("channel", b"__keyspace@0__:lock:{order}:1-2"),
-        ("channel", b"__keyevent@0__:lock:{orders}:1-2"), ("channel", b"__keyspace@0__:lock:{orders}:1-2\n"),
-    ):  # fmt: skip
+        ("data", b"del"),
+        ("data", 1),
+        ("type", "message"),
+        ("channel", b"__keyspace@0__:lock:{order}:1-2"),
+        ("channel", b"__keyevent@0__:lock:{orders}:1-2"),
+        ("channel", b"__keyspace@0__:lock:{orders}:1-2\n"),
+    ):
         assert id_of_event({**event, name: value}, base) is None
 
 

@@ -23,8 +23,9 @@ RUNS = 4  # seeds a server
 
 def run(server: str, seed: int, steps: int, redeliver: str = "in_place") -> Sim:
     """A fleet with everything going wrong, then calm until all is done."""
-    orders = Stream[Order]("orders", group="g", breaker=None, lease=10.0, backoff=Backoff(1.0, cap=60.0),
-                           redeliver=redeliver)  # fmt: skip
+    orders = Stream[Order](
+        "orders", group="g", breaker=None, lease=10.0, backoff=Backoff(1.0, cap=60.0), redeliver=redeliver
+    )
     luck = random.Random(seed)
 
     @orders.handler(concurrency=4, timeout=25)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.delivery.config.settings import Breaker
 from millstream.delivery.policy import Backoff
-from millstream.delivery.settings import Breaker
 from millstream.delivery.signals import Reject
 from millstream.errors import Unavailable
 from millstream.testing import Fault, Sim

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.settings import Settings
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
 from millstream.testing import Sim
 from millstream.worker.stream import Stream

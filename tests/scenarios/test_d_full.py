@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.entries import Delivery
-from millstream.delivery.settings import Settings
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
 from millstream.errors import BackendError
 from tests.scenarios.d_support import make_consumer

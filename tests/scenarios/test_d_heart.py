@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.delivery.settings import Settings
+from millstream.delivery.config.settings import Settings
 from millstream.errors import ConfigError
-from millstream.worker.heart import Child
+from millstream.worker.runtime.lease_process import Child
 from millstream.worker.stream import Stream
 from tests.scenarios.d_support import Order, make_consumer
 from tests.support.ours import SOURCE
@@ -36,9 +36,12 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 @contextmanager
 def worker(url: str, seconds: int, has_process: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.scenarios.gil_child", url, str(seconds), has_process], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{SOURCE}:{ROOT}", "PATH": ""},
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.scenarios.gil_child", url, str(seconds), has_process],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": f"{SOURCE}:{ROOT}", "PATH": ""},
+    )
     try:
         yield process
     finally:

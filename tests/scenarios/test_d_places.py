@@ -18,8 +18,8 @@ import pytest
 
 from millstream.client import Backend, connect
 from millstream.client.calls import Call
+from millstream.delivery.config.settings import Breaker, Settings
 from millstream.delivery.policy import Backoff
-from millstream.delivery.settings import Breaker, Settings
 from millstream.delivery.settlement import Ack, Later
 from millstream.delivery.signals import Reject, Retry
 from millstream.errors import Unavailable
@@ -406,9 +406,13 @@ def test_d20_a_message_that_kills_its_process_is_set_aside_as_crashed(
     codes = []
     while not codes or (codes[-1] == -signal.SIGKILL and len(codes) < 6):
         child = subprocess.run(
-            [sys.executable, "-m", "tests.scenarios.killed_child", url], cwd=ROOT, timeout=60, check=False,
-            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}"},
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.scenarios.killed_child", url],
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": f"{SOURCE}:{ROOT}"},
+        )
         codes.append(child.returncode)
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
     with Stream[dict[str, int]]("orders", url, group="g") as orders:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from millstream import aio
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.policy import Backoff
-from millstream.delivery.settings import Settings
 from millstream.delivery.settlement import Ack
 from millstream.delivery.signals import Reject, Release, Retry
 from millstream.delivery.steps import NewEntry, Publication
@@ -123,8 +123,9 @@ def test_d29_a_zombie_publishes_nothing_and_a_step_that_is_sent_again_once(place
     new: list[Any] = []
     until(lambda: new.extend(heir.fetch(1, 0.1)) or new)
     length: Callable[[], tuple[int, int]] = lambda: (  # noqa: E731
-        heir.backend.execute("XLEN", PAYMENTS), heir.backend.execute("ZCARD", keys.delayed),  # type: ignore[attr-defined]
-    )  # fmt: skip
+        heir.backend.execute("XLEN", PAYMENTS),
+        heir.backend.execute("ZCARD", keys.delayed),  # type: ignore[attr-defined]
+    )
     assert [result.is_lost for result in zombie.settle([(old, publish)])] == [True]
     assert length() == (0, 0)
     assert [result.code for result in heir.settle([(new[0], publish)])] == [1]
@@ -216,8 +217,9 @@ def test_d29_both_streams_must_be_at_one_place(place: Site) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.CUT, Fault.DROP_REPLY],
-                         ids=lambda fault: fault.name.lower())  # fmt: skip
+@pytest.mark.parametrize(
+    "fault", [Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.CUT, Fault.DROP_REPLY], ids=lambda fault: fault.name.lower()
+)
 def test_d29_a_fault_at_any_settlement_leaves_both_or_neither(server: str, fault: Fault) -> None:
     orders = Stream[Order]("orders", group="g", lease=3.0, max_retries=9)
     payments = Stream[Order]("payments", group="h", lease=3.0)

@@ -9,9 +9,9 @@ import pytest
 
 from millstream.client.backend import Backend
 from millstream.client.calls import Call
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.entries import Delivery
-from millstream.delivery.settings import Settings
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Ack
 from millstream.testing import Sim
 from millstream.worker.stream import Stream
@@ -38,8 +38,14 @@ def fill(backend: Backend, count: int, *shares: tuple[str, int]) -> None:
     """Entries, and who has how many of them pending."""
     backend.execute("XGROUP", "CREATE", "orders", "g", "0", "MKSTREAM", key="orders")
     for first in range(0, count, 500):
-        backend.execute("EVAL", "for i = 1, tonumber(ARGV[1]) do redis.call('XADD', KEYS[1], '*', 'n', i) end", 1,
-                        "orders", min(500, count - first), key="orders")  # fmt: skip
+        backend.execute(
+            "EVAL",
+            "for i = 1, tonumber(ARGV[1]) do redis.call('XADD', KEYS[1], '*', 'n', i) end",
+            1,
+            "orders",
+            min(500, count - first),
+            key="orders",
+        )
     for name, share in shares:
         for first in range(0, share, 5000):
             count = min(5000, share - first)

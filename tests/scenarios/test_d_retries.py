@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
-from millstream.delivery.entries import Delivery
-from millstream.delivery.settings import Settings
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Ack, Later
 from millstream.delivery.signals import Retry
 from millstream.testing import Fault, Sim

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.delivery.settings import Settings
+from millstream.delivery.config.settings import Settings
 from millstream.testing import Sim
 from millstream.worker.stream import Stream
 from tests.scenarios.d_support import SERVERS, Order, make_consumer
@@ -25,9 +25,12 @@ ROOT = Path(__file__).parent.parent.parent
 @contextmanager
 def worker(url: str, seconds: float, grace: float) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.scenarios.deploy_child", url, str(seconds), str(grace)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, env={"PYTHONPATH": f"{SOURCE}:{ROOT}", "PATH": ""},
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.scenarios.deploy_child", url, str(seconds), str(grace)],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": f"{SOURCE}:{ROOT}", "PATH": ""},
+    )
     try:
         yield process
     finally:

@@ -70,8 +70,9 @@ def test_d1_d2_a_fault_at_any_call_loses_nothing_and_repeats_at_most_once(story:
     assert (calm.account.done, calm.account.dead, calm.account.balanced) == (story.done, story.dead, True)
     faults = {f"{fault.name}-{seen.number}": (fault, seen.number) for seen in calm.calls for fault in FAULTS}
     # a death before a call is one behind the call before it, but for what a handler did in between
-    faults |= {f"KILL_BEFORE-{seen.number}": (Fault.KILL_BEFORE, seen.number)
-               for seen in calm.calls if seen.name == "settle"}  # fmt: skip
+    faults |= {
+        f"KILL_BEFORE-{seen.number}": (Fault.KILL_BEFORE, seen.number) for seen in calm.calls if seen.name == "settle"
+    }
     names = list(faults)
     pages = [names[first : first + SIDE_BY_SIDE] for first in range(0, len(names), SIDE_BY_SIDE)]
     for told in (told for page in pages for told in story.tell(server, {name: faults[name] for name in page})):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from millstream.clock import ManualClock
-from millstream.server.hub import Hub, LogLine
-from millstream.server.session import Session
+from millstream.server.core.hub import Hub, LogLine
+from millstream.server.core.session import Session
 from tests.support.wire import pack
 
 START_MS = 1_767_225_600_000

@@ -13,10 +13,10 @@ import pytest
 from millstream.clock import ManualClock
 from millstream.engine.table import Command
 from millstream.errors import ConfigError
+from millstream.server.access.permissions import CATEGORIES
+from millstream.server.access.redis_names import NAMES
 from millstream.server.commands import TABLE
-from millstream.server.foreign import NAMES
-from millstream.server.hub import Hub
-from millstream.server.permissions import CATEGORIES
+from millstream.server.core.hub import Hub
 from tests.server.scripts import needs_lua
 from tests.server.support import START_MS, Peer, World, words
 from tests.server.test_against_redis import Raw, await_blocked, requests
@@ -28,27 +28,156 @@ HASH = "a" * 64
 
 # Rules of SETUSER, applied to the same user one line after the other. `~` alone cannot stand for a blank here.
 RULES = [
-    "", "on", "off", "ON", "nopass", "resetpass", ">p", ">p >q >p", "<p", "<nope", f"#{HASH}", f"#{HASH.upper()}",
-    "#abc", f"!{HASH}", f"!{'b' * 64}", "!x", "nopass >x", "nopass resetpass", "nopass <x", "nopass #" + HASH, ">",
-    "#", "~a", "~a ~b ~a", "~a %R~a %W~a", "%R~a", "%W~a", "%RW", "%RR", "%Rx", "%RW~a", "%WR~a", "%rw~a", "%r~a",
-    "%RR~a", "%~a", "%X~a", "%R", "%", "~", "%R~", "allkeys", "AllKeys ~x", "allkeys ~*", "allkeys %RW~*",
-    "allkeys %R~x", "%RW~* ~x", "%R~* ~x %W~*", "~a ~*", "resetkeys", "~a\0b", "&a", "&a &b &a", "&", "allchannels",
-    "ALLchannels &a", "allchannels &*", "&a &*", "resetchannels", "&a\0", "+get", "+GET", "-get", "+get -get",
-    "-get +get", "+@all", "+@All", "-@all", "allcommands", "nocommands", "+@all -get", "+@all -get +get",
-    "+get +@all", "-@all +@read -@all", "+@read", "+@READ -@read", "+@read +@write -@read +@read", "+@nope", "+@",
-    "+@read|x", "@read", "+", "-", "+nope", "-nope", "+all", "foo", "+config|get", "+CONFIG|GET", "-config|get",
-    "+config|nope", "-config|nope", "+config|", "+config|get|x", "+config|get|", "+nope|x",
-    "+@all -config +config|get -config|set", "+config|get +config|set +config",
-    "+config|get +config|set -config|get +@admin -config", "+select|0", "+select|0 +select|1", "+select|0 +select",
-    "+select +select|2 -select", "+SELECT|A", "-select|2", "+select|", "+get|x|y", "-get|x", "+get|x -get",
-    "+xgroup|create +xgroup", "-xgroup +xgroup|create -xgroup|create +@stream -xgroup|CREATE", "+module -geoadd",
-    "+cluster|forget -module|load", "+geoadd|x", "+@geo -@bitmap +@array", "sanitize-payload",
-    "skip-sanitize-payload", "(+get~~x)", "(+get ~x)", "( +get ~x )", "()", "( )", "(", ")", "(+get", "(+get ~x +set",
-    "(+get ~x))", "((+get ~x))", "(+get (~x)", "(+get)(+set)", "x(+get)", "(on)", "(>a)", "(reset)", "(nopass)",
-    "(clearselectors)", "(sanitize-payload)", "(+nope)", "(allkeys ~a)", "(allchannels &a)", "(%R~a &b +@read -get)",
-    "(%R~a &b +@read allcommands)", "(+get ~a) (~b +set)", "(+get) clearselectors", "clearselectors", "reset",
-    "on >p ~a &b +get (+set ~c) reset", "on +get foo", "+get +nope",
-]  # fmt: skip
+    "",
+    "on",
+    "off",
+    "ON",
+    "nopass",
+    "resetpass",
+    ">p",
+    ">p >q >p",
+    "<p",
+    "<nope",
+    f"#{HASH}",
+    f"#{HASH.upper()}",
+    "#abc",
+    f"!{HASH}",
+    f"!{'b' * 64}",
+    "!x",
+    "nopass >x",
+    "nopass resetpass",
+    "nopass <x",
+    "nopass #" + HASH,
+    ">",
+    "#",
+    "~a",
+    "~a ~b ~a",
+    "~a %R~a %W~a",
+    "%R~a",
+    "%W~a",
+    "%RW",
+    "%RR",
+    "%Rx",
+    "%RW~a",
+    "%WR~a",
+    "%rw~a",
+    "%r~a",
+    "%RR~a",
+    "%~a",
+    "%X~a",
+    "%R",
+    "%",
+    "~",
+    "%R~",
+    "allkeys",
+    "AllKeys ~x",
+    "allkeys ~*",
+    "allkeys %RW~*",
+    "allkeys %R~x",
+    "%RW~* ~x",
+    "%R~* ~x %W~*",
+    "~a ~*",
+    "resetkeys",
+    "~a\0b",
+    "&a",
+    "&a &b &a",
+    "&",
+    "allchannels",
+    "ALLchannels &a",
+    "allchannels &*",
+    "&a &*",
+    "resetchannels",
+    "&a\0",
+    "+get",
+    "+GET",
+    "-get",
+    "+get -get",
+    "-get +get",
+    "+@all",
+    "+@All",
+    "-@all",
+    "allcommands",
+    "nocommands",
+    "+@all -get",
+    "+@all -get +get",
+    "+get +@all",
+    "-@all +@read -@all",
+    "+@read",
+    "+@READ -@read",
+    "+@read +@write -@read +@read",
+    "+@nope",
+    "+@",
+    "+@read|x",
+    "@read",
+    "+",
+    "-",
+    "+nope",
+    "-nope",
+    "+all",
+    "foo",
+    "+config|get",
+    "+CONFIG|GET",
+    "-config|get",
+    "+config|nope",
+    "-config|nope",
+    "+config|",
+    "+config|get|x",
+    "+config|get|",
+    "+nope|x",
+    "+@all -config +config|get -config|set",
+    "+config|get +config|set +config",
+    "+config|get +config|set -config|get +@admin -config",
+    "+select|0",
+    "+select|0 +select|1",
+    "+select|0 +select",
+    "+select +select|2 -select",
+    "+SELECT|A",
+    "-select|2",
+    "+select|",
+    "+get|x|y",
+    "-get|x",
+    "+get|x -get",
+    "+xgroup|create +xgroup",
+    "-xgroup +xgroup|create -xgroup|create +@stream -xgroup|CREATE",
+    "+module -geoadd",
+    "+cluster|forget -module|load",
+    "+geoadd|x",
+    "+@geo -@bitmap +@array",
+    "sanitize-payload",
+    "skip-sanitize-payload",
+    "(+get~~x)",
+    "(+get ~x)",
+    "( +get ~x )",
+    "()",
+    "( )",
+    "(",
+    ")",
+    "(+get",
+    "(+get ~x +set",
+    "(+get ~x))",
+    "((+get ~x))",
+    "(+get (~x)",
+    "(+get)(+set)",
+    "x(+get)",
+    "(on)",
+    "(>a)",
+    "(reset)",
+    "(nopass)",
+    "(clearselectors)",
+    "(sanitize-payload)",
+    "(+nope)",
+    "(allkeys ~a)",
+    "(allchannels &a)",
+    "(%R~a &b +@read -get)",
+    "(%R~a &b +@read allcommands)",
+    "(+get ~a) (~b +set)",
+    "(+get) clearselectors",
+    "clearselectors",
+    "reset",
+    "on >p ~a &b +get (+set ~c) reset",
+    "on +get foo",
+    "+get +nope",
+]
 
 # Users by their rules, and calls to ask about. Who logs in needs ECHO, which ends every exchange here.
 USERS = {
@@ -145,9 +274,10 @@ def test_the_same_calls_are_denied_for_the_same_reason(real: RealServer) -> None
             (name, call, ours(request), theirs(request))
             for name in USERS
             for call in calls()
-            if (request := [b"ACL", b"DRYRUN", name.encode(), *call]) and ours(request) != theirs(request)
+            if (request := [b"ACL", b"DRYRUN", name.encode(), *call])
+            and ours(request) != theirs(request)
             and call[0] not in KNOWN_ONLY_THERE
-        ]  # fmt: skip
+        ]
     assert differing == []
 
 
@@ -164,12 +294,14 @@ def random_rule(dice: Random) -> bytes:
     sign = dice.choice("+-")
     subject = dice.choice(["a", "a*", "r*", "w", "w*", "zz", "s:*", "c*", "c1", "?", "[a-z]", "d"])
     names = [row.name for row in rows() if "cluster" not in row.name]
-    return dice.choice([
-        f"{sign}{dice.choice(names)}".encode(),
-        f"{sign}@{dice.choice(CATEGORIES)}".encode(),
-        f"{dice.choice(['~', '%R~', '%W~', '&'])}{subject}".encode(),
-        *rules_of(dice.choice(RULES)),
-    ])  # fmt: skip
+    return dice.choice(
+        [
+            f"{sign}{dice.choice(names)}".encode(),
+            f"{sign}@{dice.choice(CATEGORIES)}".encode(),
+            f"{dice.choice(['~', '%R~', '%W~', '&'])}{subject}".encode(),
+            *rules_of(dice.choice(RULES)),
+        ]
+    )
 
 
 @pytest.mark.differential
@@ -427,8 +559,11 @@ def test_scripts_may_do_what_their_caller_may(world: World, a: Peer) -> None:
         assert peer(["EVAL", script, 0]).startswith(told), script
     assert peer(["EVAL", "return 1", 1, "b"]) == NOPERM_KEY
     assert [entry[:2] for entry in shown(a, "reason", "context", "object")] == [
-        (b"key", b"toplevel"), (b"channel", b"lua"), (b"key", b"lua"), (b"command", b"lua"),
-    ]  # fmt: skip
+        (b"key", b"toplevel"),
+        (b"channel", b"lua"),
+        (b"key", b"lua"),
+        (b"command", b"lua"),
+    ]
 
 
 # ACL LOG
@@ -493,9 +628,12 @@ def test_the_log_says_what_where_and_who(world: World, a: Peer) -> None:
     denied = dict(line.split(b":") for line in a("INFO stats").splitlines() if line.startswith(b"acl_"))
     a("CONFIG RESETSTAT")
     assert denied == {
-        b"acl_access_denied_auth": b"1", b"acl_access_denied_cmd": b"1", b"acl_access_denied_key": b"1",
-        b"acl_access_denied_channel": b"1", b"acl_access_denied_tls_cert": b"0",
-    }  # fmt: skip
+        b"acl_access_denied_auth": b"1",
+        b"acl_access_denied_cmd": b"1",
+        b"acl_access_denied_key": b"1",
+        b"acl_access_denied_channel": b"1",
+        b"acl_access_denied_tls_cert": b"0",
+    }
 
 
 # Files

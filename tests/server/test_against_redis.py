@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.server.support import Peer, words
 from tests.support.servers import RealServer
 from tests.support.wire import pack
@@ -301,18 +301,51 @@ def test_every_byte_is_the_same(fresh: RealServer, name: str, protocol: int) -> 
 
 
 BYTES = [
-    b"PING\r\n", b"PING\n", b"\r\n\r\nPING\r\n", b"*0\r\n*-1\r\n*-5\r\n*1\r\n$4\r\nPING\r\n", b"*01\r\n", b"*+1\r\n",
-    b"* 1\r\n", b"*\r\n", b"*2147483648\r\n", b"*abc\r\n", b"*1\r\n+PING\r\n", b"*1\r\nPING\r\n", b"*1\r\n:4\r\n",
-    b"*1\r\n*1\r\n$4\r\nPING\r\n", b"*1\r\n$-1\r\n", b"*1\r\n$04\r\nPING\r\n", b"*1\r\n$+4\r\nPING\r\n",
-    b"*1\r\n$536870913\r\n", b"*1\r\n$x\r\n", b"*1\r\n\r\n$4\r\n", b"$4\r\nPING\r\n", b"+PING\r\n",
-    rb'ECHO "a\x41\n\"b"' + b"\r\n", rb"ECHO 'a\'b\n'" + b"\r\n", b'ECHO "a"b\r\n', b'ECHO "a\r\n', b"ECHO 'a\r\n",
-    b'ECHO a"b c"\r\n', b"ECHO ''\r\n", b'ECHO ""\r\n', b"  ECHO   x  \t\r\n", rb'ECHO "\xzz"' + b"\r\n",
-    b"*1\r\n$4\r\nPING\r\n" * 3 + b"*1\r\n$x\r\n*1\r\n$4\r\nPING\r\n", b"PING\r\n*1\r\n$4\r\nPING\r\nPING\r\n",
-    b"QUIT a b\r\nPING\r\n", b"POST / HTTP/1.1\r\nPING\r\n", b"Host: x\r\nPING\r\n", b"*2\r\n$4\r\npost\r\n$1\r\nx\r\n",
-    b"*2\r\n$4\r\nECHO\r\n$7\r\na\r\nb\r\nc\r\n", b"A" * 70000, b"*" + b"1" * 70000,
-    b"*1\r\n$4\r\nPING\r\n" * 200 + b"*1\r\n$04\r\nPING\r\n", b"*1\r\n$4\r\nPING\r\n" * 200 + b"*1\r\n+PING\r\n",
+    b"PING\r\n",
+    b"PING\n",
+    b"\r\n\r\nPING\r\n",
+    b"*0\r\n*-1\r\n*-5\r\n*1\r\n$4\r\nPING\r\n",
+    b"*01\r\n",
+    b"*+1\r\n",
+    b"* 1\r\n",
+    b"*\r\n",
+    b"*2147483648\r\n",
+    b"*abc\r\n",
+    b"*1\r\n+PING\r\n",
+    b"*1\r\nPING\r\n",
+    b"*1\r\n:4\r\n",
+    b"*1\r\n*1\r\n$4\r\nPING\r\n",
+    b"*1\r\n$-1\r\n",
+    b"*1\r\n$04\r\nPING\r\n",
+    b"*1\r\n$+4\r\nPING\r\n",
+    b"*1\r\n$536870913\r\n",
+    b"*1\r\n$x\r\n",
+    b"*1\r\n\r\n$4\r\n",
+    b"$4\r\nPING\r\n",
+    b"+PING\r\n",
+    rb'ECHO "a\x41\n\"b"' + b"\r\n",
+    rb"ECHO 'a\'b\n'" + b"\r\n",
+    b'ECHO "a"b\r\n',
+    b'ECHO "a\r\n',
+    b"ECHO 'a\r\n",
+    b'ECHO a"b c"\r\n',
+    b"ECHO ''\r\n",
+    b'ECHO ""\r\n',
+    b"  ECHO   x  \t\r\n",
+    rb'ECHO "\xzz"' + b"\r\n",
+    b"*1\r\n$4\r\nPING\r\n" * 3 + b"*1\r\n$x\r\n*1\r\n$4\r\nPING\r\n",
+    b"PING\r\n*1\r\n$4\r\nPING\r\nPING\r\n",
+    b"QUIT a b\r\nPING\r\n",
+    b"POST / HTTP/1.1\r\nPING\r\n",
+    b"Host: x\r\nPING\r\n",
+    b"*2\r\n$4\r\npost\r\n$1\r\nx\r\n",
+    b"*2\r\n$4\r\nECHO\r\n$7\r\na\r\nb\r\nc\r\n",
+    b"A" * 70000,
+    b"*" + b"1" * 70000,
+    b"*1\r\n$4\r\nPING\r\n" * 200 + b"*1\r\n$04\r\nPING\r\n",
+    b"*1\r\n$4\r\nPING\r\n" * 200 + b"*1\r\n+PING\r\n",
     b"*2\r\n$4\r\nECHO\r\n$1\r\n+\r\n" * 100,
-]  # fmt: skip
+]
 
 
 @pytest.mark.differential

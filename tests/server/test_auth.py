@@ -15,10 +15,10 @@ from redis.retry import Retry
 from millstream.broker import Broker
 from millstream.clock import ManualClock
 from millstream.errors import CommandError
-from millstream.server import users
-from millstream.server.auth import redacted
+from millstream.server.access import users
+from millstream.server.access.auth import redacted
 from millstream.server.commands import lookup
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.server.support import Peer, World, words
 
 ONCE = Retry(NoBackoff(), 0)
@@ -32,9 +32,7 @@ def test_a_password_is_kept_as_its_hash_only(world: World, a: Peer) -> None:
     assert repr(user) == "User(b'u')"
 
 
-def test_every_password_is_compared_whichever_fits(
-    world: World, a: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_password_is_compared_whichever_fits(world: World, a: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
 
     def note(known: bytes, given: bytes) -> bool:
@@ -79,10 +77,18 @@ def test_nothing_shows_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     monitor("AUTH secret")
     monitor("MONITOR")
     for request in (
-        "AUTH bob secretly", "AUTH bob secret", "GET secretly", "AUTH secret", "HELLO 3 AUTH default secret",
-        "ACL SETUSER u >secret", "ACL SETUSER u on >secret ~* +@all nope", "CONFIG SET requirepass secret2",
-        "AUTH secret2", "ACL SAVE", "ACL LOAD",
-    ):  # fmt: skip
+        "AUTH bob secretly",
+        "AUTH bob secret",
+        "GET secretly",
+        "AUTH secret",
+        "HELLO 3 AUTH default secret",
+        "ACL SETUSER u >secret",
+        "ACL SETUSER u on >secret ~* +@all nope",
+        "CONFIG SET requirepass secret2",
+        "AUTH secret2",
+        "ACL SAVE",
+        "ACL LOAD",
+    ):
         peer(request)
     (tmp_path / "users").write_text("user bob on >secret >secretly <nosecret\n")
     assert b":1: The password you are trying to remove" in (refusal := peer("ACL LOAD"))

@@ -154,9 +154,20 @@ def test_a_function_is_ended_by_its_own_command(busy: Line, other: Line) -> None
     other.send([b"FUNCTION", b"STATS"])
     told = other.read(26)
     assert told[:13] == [
-        b"*4\r\n", b"$14\r\n", b"running_script\r\n", b"*6\r\n", b"$4\r\n", b"name\r\n", b"$1\r\n", b"f\r\n", b"$7\r\n",
-        b"command\r\n", b"*3\r\n", b"$5\r\n", b"FCALL\r\n",
-    ]  # fmt: skip
+        b"*4\r\n",
+        b"$14\r\n",
+        b"running_script\r\n",
+        b"*6\r\n",
+        b"$4\r\n",
+        b"name\r\n",
+        b"$1\r\n",
+        b"f\r\n",
+        b"$7\r\n",
+        b"command\r\n",
+        b"*3\r\n",
+        b"$5\r\n",
+        b"FCALL\r\n",
+    ]
     assert other.ask(b"FUNCTION", b"KILL") == b"+OK\r\n"
     assert busy.read(1)[0].startswith(b"-ERR Script killed by user with SCRIPT KILL... script: f, on ")
 

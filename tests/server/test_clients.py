@@ -16,8 +16,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from millstream.errors import ConfigError
-from millstream.server.config import Config
-from millstream.server.tls import server_context
+from millstream.server.config.settings import Config
+from millstream.server.net.tls import server_context
 from tests.support import npm, redis_tools
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.ours import Ours, eventually, serving
@@ -45,17 +45,23 @@ def secure(certificates: Certificates) -> Iterator[Ours]:
 
 def tls_settings(certificates: Certificates, **more: str) -> dict[str, str]:
     return {
-        "tls_cert_file": str(certificates.certificate), "tls_key_file": str(certificates.key),
-        "tls_ca_cert_file": str(certificates.authority), **more,
-    }  # fmt: skip
+        "tls_cert_file": str(certificates.certificate),
+        "tls_key_file": str(certificates.key),
+        "tls_ca_cert_file": str(certificates.authority),
+        **more,
+    }
 
 
 def tls_options(ours: Ours, certificates: Certificates, *, shows: bool = True) -> dict[str, Any]:
     own = {"ssl_certfile": str(certificates.client_certificate), "ssl_keyfile": str(certificates.client_key)}
     return {
-        "host": "127.0.0.1", "port": ours.listener.tls[0][1], "ssl": True, "ssl_ca_certs": str(certificates.authority),
-        "retry": NO_RETRY, **(own if shows else {}),
-    }  # fmt: skip
+        "host": "127.0.0.1",
+        "port": ours.listener.tls[0][1],
+        "ssl": True,
+        "ssl_ca_certs": str(certificates.authority),
+        "retry": NO_RETRY,
+        **(own if shows else {}),
+    }
 
 
 @pytest.fixture(params=["tcp", "unix", "tls"])
@@ -191,9 +197,13 @@ def test_redis_cli_works(ours: Ours) -> None:
 
 def test_redis_cli_works_over_tls(secure: Ours, certificates: Certificates) -> None:
     files = [
-        "--cert", str(certificates.client_certificate), "--key", str(certificates.client_key),
-        "--cacert", str(certificates.authority),
-    ]  # fmt: skip
+        "--cert",
+        str(certificates.client_certificate),
+        "--key",
+        str(certificates.client_key),
+        "--cacert",
+        str(certificates.authority),
+    ]
     port = str(secure.listener.tls[0][1])
     assert redis_tools.run("redis-cli", "-h", "127.0.0.1", "-p", port, "--tls", *files, "PING") == "PONG\n"
 
@@ -241,10 +251,14 @@ main().catch(e => { console.error(e); process.exit(1); });
 def test_ioredis_works(ours: Ours) -> None:
     found = json.loads(npm.run_with("ioredis", IOREDIS, str(ours.port), str(ours.unix_socket)))
     assert found == {
-        "same": True, "stream": "s", "fields": ["name", "café"], "replies": [1, 1, None, 1],
-        "changed": ["OK", "v"], "heard": ["news", "hello"],
+        "same": True,
+        "stream": "s",
+        "fields": ["name", "café"],
+        "replies": [1, 1, None, 1],
+        "changed": ["OK", "v"],
+        "heard": ["news", "hello"],
         "error": "WRONGTYPE Operation against a key holding the wrong kind of value",
-    }  # fmt: skip
+    }
     assert eventually(ours.is_deserted)
 
 

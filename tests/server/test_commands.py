@@ -29,9 +29,19 @@ def test_a_client_is_described_by_what_it_did(world: World, a: Peer, b: Peer) ->
     world.clock.advance(5000)
     line = b(f"CLIENT LIST ID {a.session.id}")
     expected = {
-        "name": b"me", "lib-name": b"lib", "db": b"3", "watch": b"1", "multi": b"1", "flags": b"x", "age": b"5",
-        "idle": b"5", "cmd": b"ping", "resp": b"2", "user": b"default", "sub": b"0",
-    }  # fmt: skip
+        "name": b"me",
+        "lib-name": b"lib",
+        "db": b"3",
+        "watch": b"1",
+        "multi": b"1",
+        "flags": b"x",
+        "age": b"5",
+        "idle": b"5",
+        "cmd": b"ping",
+        "resp": b"2",
+        "user": b"default",
+        "sub": b"0",
+    }
     assert {name: field(line, name) for name in expected} == expected
 
 
@@ -184,8 +194,15 @@ def test_keys_and_changes_are_counted(world: World, a: Peer) -> None:
     a("GET k")
     a("GET none")
     text = a("INFO")
-    for line in (b"db0:keys=2,expires=1,avg_ttl=1000,subexpiry=0", b"rdb_changes_since_last_save:2", b"keyspace_hits:1",
-                 b"keyspace_misses:1", b"redis_version:8.10.0", b"role:master", b"cluster_enabled:0"):  # fmt: skip
+    for line in (
+        b"db0:keys=2,expires=1,avg_ttl=1000,subexpiry=0",
+        b"rdb_changes_since_last_save:2",
+        b"keyspace_hits:1",
+        b"keyspace_misses:1",
+        b"redis_version:8.10.0",
+        b"role:master",
+        b"cluster_enabled:0",
+    ):
         assert line + b"\r\n" in text
     world.pass_ms(1001)
     assert b"expired_keys:1\r\n" in a("INFO stats")

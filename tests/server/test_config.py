@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.server.support import Peer, World
 
 

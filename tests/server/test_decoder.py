@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
-from millstream.server.resp import RequestDecoder
+from millstream.server.protocol.resp import RequestDecoder
 from tests.support.wire import pack
 
 PING = pack([b"PING"])

@@ -18,8 +18,8 @@ from millstream.engine.outcome import (
     Verbatim,
 )
 from millstream.errors import CommandError
-from millstream.server.resp import encode, quoted
-from millstream.server.several import NOTHING, Several
+from millstream.server.protocol.resp import encode, quoted
+from millstream.server.protocol.sequence import NOTHING, Several
 
 CASES: list[tuple[Reply, bytes, bytes]] = [
     (5, b":5\r\n", b":5\r\n"),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.stream import Stream
-from millstream.persistence.aof import LineEncoder
-from millstream.persistence.replay import Replay
-from millstream.server import express
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.streams.stream import Stream
+from millstream.persistence.aof.replay import Replay
+from millstream.persistence.aof.writer import LineEncoder
+from millstream.server.batching import hot_commands
 from tests.differential.duel import feed_back
 from tests.differential.program import Settings, Step, random_program
 from tests.persistence.memory_files import MemoryFiles
@@ -43,7 +43,7 @@ class Side:
         """All steps in one packet."""
         with monkeypatch.context() as patch:
             if not self.short:
-                patch.setattr("millstream.server.session.EXPRESS", {})
+                patch.setattr("millstream.server.core.session.EXPRESS", {})
             replies = split(self.peer.raw(b"".join(pack(step.argv) for step in steps)))
         for batch in self.world.journal:
             self._log += self._encoder.encode(batch)
@@ -100,8 +100,10 @@ def test_both_ways_do_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert snapshot(quick.replayed()) == snapshot(slow.replayed())
     assert [db.accessed for db in ours.keyspace] == [db.accessed for db in theirs.keyspace]
     assert (ours.dirty, ours.stats.commands, ours.stats.errors) == (
-        theirs.dirty, theirs.stats.commands, theirs.stats.errors
-    )  # fmt: skip
+        theirs.dirty,
+        theirs.stats.commands,
+        theirs.stats.errors,
+    )
     assert quick.counters() == slow.counters()
     invariants.check(ours.keyspace)
 
@@ -148,7 +150,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names of commands that took the short way from now on."""
     taken: list[bytes] = []
 
-    def counting(name: bytes, run: express.Express) -> express.Express:
+    def counting(name: bytes, run: hot_commands.Express) -> hot_commands.Express:
         def call(*arguments: object) -> int:
             done = run(*arguments)  # type: ignore[arg-type]
             taken.extend([name] * done)
@@ -156,8 +158,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
         return call
 
-    open_ways = {word: (name, counting(word, run)) for word, (name, run) in express.EXPRESS.items()}
-    monkeypatch.setattr("millstream.server.session.EXPRESS", open_ways)
+    open_ways = {word: (name, counting(word, run)) for word, (name, run) in hot_commands.EXPRESS.items()}
+    monkeypatch.setattr("millstream.server.core.session.EXPRESS", open_ways)
     return taken
 
 
@@ -177,13 +179,26 @@ def test_the_hot_few_take_the_short_way(a: Peer, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "request_",
     [
-        "XADD s 5-5 f v", "XADD s * f", "XADD new * f v", "XADD str * f v", "XADD s MAXLEN 1 * f v", "XADD s *",
-        "XREADGROUP GROUP g new COUNT 1 STREAMS s >", "XREADGROUP GROUP none c COUNT 1 STREAMS s >",
-        "XREADGROUP GROUP g c COUNT 1 STREAMS s 0", "XREADGROUP GROUP g c COUNT 2 STREAMS s >",
-        "XREADGROUP GROUP g c COUNT 1 BLOCK -1 STREAMS s >", "XREADGROUP GROUP g c NOACK COUNT 1 STREAMS s >",
-        "XACK s g 7-7", "XACK s none 1-1", "XACK str g 1-1", "XACK s g", "XACK s g 1-1 2-2", "XAck s g 1-1",
+        "XADD s 5-5 f v",
+        "XADD s * f",
+        "XADD new * f v",
+        "XADD str * f v",
+        "XADD s MAXLEN 1 * f v",
+        "XADD s *",
+        "XREADGROUP GROUP g new COUNT 1 STREAMS s >",
+        "XREADGROUP GROUP none c COUNT 1 STREAMS s >",
+        "XREADGROUP GROUP g c COUNT 1 STREAMS s 0",
+        "XREADGROUP GROUP g c COUNT 2 STREAMS s >",
+        "XREADGROUP GROUP g c COUNT 1 BLOCK -1 STREAMS s >",
+        "XREADGROUP GROUP g c NOACK COUNT 1 STREAMS s >",
+        "XACK s g 7-7",
+        "XACK s none 1-1",
+        "XACK str g 1-1",
+        "XACK s g",
+        "XACK s g 1-1 2-2",
+        "XAck s g 1-1",
     ],
-)  # fmt: skip
+)
 def test_what_is_not_the_usual_case_takes_the_long_way(a: Peer, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
     for command in (GROUP, "XADD s 1-1 f v", "XADD s 2-2 f v", "XADD s 3-3 f v", "SET str v", READ, READ):
         a(command)
@@ -264,17 +279,19 @@ def test_what_is_read_at_once_is_logged_as_one_claim(world: World, a: Peer) -> N
     world.logged()
     read, ack = pack(READ.encode().split()), pack(b"XACK s g 1767225600000-1".split())
     a.raw(read * 2 + ack + read)
-    assert world.logged() == [[
-        b"MULTI",
-        b"XCLAIM s g c 0 1767225600000-1 1767225600000-2 TIME 1767225600000 RETRYCOUNT 1 FORCE JUSTID",
-        b"XGROUP SETID s g 1767225600000-2 ENTRIESREAD 3",
-        b"EXEC",
-        b"XACK s g 1767225600000-1",
-        b"MULTI",
-        b"XCLAIM s g c 0 1767225600000-3 TIME 1767225600000 RETRYCOUNT 1 FORCE JUSTID",
-        b"XGROUP SETID s g 1767225600000-3 ENTRIESREAD 4",
-        b"EXEC",
-    ]]  # fmt: skip
+    assert world.logged() == [
+        [
+            b"MULTI",
+            b"XCLAIM s g c 0 1767225600000-1 1767225600000-2 TIME 1767225600000 RETRYCOUNT 1 FORCE JUSTID",
+            b"XGROUP SETID s g 1767225600000-2 ENTRIESREAD 3",
+            b"EXEC",
+            b"XACK s g 1767225600000-1",
+            b"MULTI",
+            b"XCLAIM s g c 0 1767225600000-3 TIME 1767225600000 RETRYCOUNT 1 FORCE JUSTID",
+            b"XGROUP SETID s g 1767225600000-3 ENTRIESREAD 4",
+            b"EXEC",
+        ]
+    ]
 
 
 def test_the_lines_of_another_database_are_not_mixed_in(world: World, a: Peer, b: Peer) -> None:

@@ -10,14 +10,49 @@ from tests.server.support import World
 
 NAMES = sorted(TABLE)
 WORDS = st.one_of(
-    st.sampled_from([
-        b"a", b"b", b"s", b"g", b"0", b"1", b"-1", b"", b"*", b"$", b"+", b"-", b">", b"5-5", b"GET", b"NX", b"BLOCK",
-        b"STREAMS", b"COUNT", b"GROUP", b"ON", b"OFF", b"YES", b"x" * 70, b"9223372036854775807", b"1.5", b"KEA",
-        b"AUTH", b"SETNAME", b"FILTERBY", b"PATTERN", b"TYPE", b"ID", b"HELP", b"\r\n", b"\xff\x00",
-    ]),
+    st.sampled_from(
+        [
+            b"a",
+            b"b",
+            b"s",
+            b"g",
+            b"0",
+            b"1",
+            b"-1",
+            b"",
+            b"*",
+            b"$",
+            b"+",
+            b"-",
+            b">",
+            b"5-5",
+            b"GET",
+            b"NX",
+            b"BLOCK",
+            b"STREAMS",
+            b"COUNT",
+            b"GROUP",
+            b"ON",
+            b"OFF",
+            b"YES",
+            b"x" * 70,
+            b"9223372036854775807",
+            b"1.5",
+            b"KEA",
+            b"AUTH",
+            b"SETNAME",
+            b"FILTERBY",
+            b"PATTERN",
+            b"TYPE",
+            b"ID",
+            b"HELP",
+            b"\r\n",
+            b"\xff\x00",
+        ]
+    ),
     st.sampled_from(sorted({sub for row in TABLE.values() for sub in row.subcommands})),
     st.binary(max_size=6),
-)  # fmt: skip
+)
 REQUESTS = st.tuples(st.sampled_from(NAMES), st.lists(WORDS, max_size=6)).map(lambda pair: [pair[0], *pair[1]])
 LEFT_OUT = {b"quit", b"monitor", b"debug"}  # the end; endless; waits
 

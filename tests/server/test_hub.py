@@ -12,7 +12,7 @@ import pytest
 from millstream.engine.commands import execute
 from millstream.engine.outcome import NIL_ARRAY, Reply
 from millstream.errors import CommandError
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from tests.server.support import World, words
 
 

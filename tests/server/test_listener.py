@@ -19,10 +19,10 @@ from redis.retry import Retry
 from millstream import Broker, ConfigError
 from millstream.clock import ManualClock
 from millstream.errors import CommandError
-from millstream.server import connection as connection_module
-from millstream.server.hub import Hub
-from millstream.server.listener import DENIED, CannotListen, Endpoints, is_loopback
-from millstream.server.running import BackgroundServer
+from millstream.server.core.hub import Hub
+from millstream.server.net import connection as connection_module
+from millstream.server.net.listener import DENIED, CannotListen, Endpoints, is_loopback
+from millstream.server.net.serve import BackgroundServer
 from tests.server.support import START_MS
 from tests.support.ours import Ours, eventually, read_all, read_until, serving
 from tests.support.servers import free_port
@@ -402,7 +402,7 @@ def test_a_connection_that_breaks_costs_nobody_else_theirs(ours: Ours, monkeypat
                 raise RuntimeError("broken on purpose")
             handle(session, argv)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("millstream.server.session.Session._handle", break_down)
+        monkeypatch.setattr("millstream.server.core.session.Session._handle", break_down)
         bad.sendall(PING)
         assert read_all(bad) == b""
         assert ask(good, b"PING") == b"+PONG\r\n"
@@ -495,9 +495,20 @@ def test_readers_are_served_in_the_order_they_came(ours: Ours) -> None:
         readers = [stack.enter_context(ours.open()) for _ in range(10)]
         for number, reader in enumerate(readers):
             blocked_on(
-                ours, reader, b"XREADGROUP", b"GROUP", b"g", b"c%d" % number, b"COUNT", b"1", b"BLOCK", b"0",
-                b"STREAMS", b"s", b">",
-            )  # fmt: skip
+                ours,
+                reader,
+                b"XREADGROUP",
+                b"GROUP",
+                b"g",
+                b"c%d" % number,
+                b"COUNT",
+                b"1",
+                b"BLOCK",
+                b"0",
+                b"STREAMS",
+                b"s",
+                b">",
+            )
         writer = stack.enter_context(ours.open())
         writer.sendall(b"".join(pack([b"XADD", b"s", b"%d-0" % n, b"f", b"v"]) for n in range(100, 110)))
         for number, reader in enumerate(readers):

@@ -12,12 +12,12 @@ import pytest
 from millstream.broker import Broker
 from millstream.clock import ManualClock
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.errors import CommandError
 from millstream.persistence.store import Store
-from millstream.server import sizes
-from millstream.server.hub import Hub
-from millstream.server.memory import STARTUP
+from millstream.server.core.hub import Hub
+from millstream.server.features import value_sizes
+from millstream.server.features.maxmemory import STARTUP
 from tests.server.scripts import needs_lua
 from tests.server.support import Peer, World, words
 from tests.server.test_against_redis import Raw, requests
@@ -100,9 +100,19 @@ def test_what_takes_no_memory_is_never_refused(world: World, a: Peer) -> None:
     a("XGROUP CREATE s g 0")
     a("CONFIG SET maxmemory 1")
     for request in (
-        "XREADGROUP GROUP g c STREAMS s >", "XACK s g 1-1", "XTRIM s MAXLEN 0", "DEL s", "GET k", "PING",
-        "CONFIG GET *", "CONFIG SET maxmemory 2", "MULTI", "GET k", "EXEC", "INFO",
-    ):  # fmt: skip
+        "XREADGROUP GROUP g c STREAMS s >",
+        "XACK s g 1-1",
+        "XTRIM s MAXLEN 0",
+        "DEL s",
+        "GET k",
+        "PING",
+        "CONFIG GET *",
+        "CONFIG SET maxmemory 2",
+        "MULTI",
+        "GET k",
+        "EXEC",
+        "INFO",
+    ):
         assert not a(request).startswith(b"-"), request
 
 
@@ -197,7 +207,7 @@ def test_a_growing_and_shrinking_stream_is_counted_well(world: World, a: Peer, s
         if number % 3 == 0:
             a("XREADGROUP GROUP g c COUNT 2 STREAMS s >")
         if number % 50 == 49:
-            exact = sizes.of_key(b"s") + sizes.of_value(world.hub.keyspace.databases[0].values[b"s"])
+            exact = value_sizes.of_key(b"s") + value_sizes.of_value(world.hub.keyspace.databases[0].values[b"s"])
             worst = max(worst, abs(memory.total - exact) / exact)
     assert worst < 0.2  # while it is short: packing a block changes much of it
 
@@ -223,14 +233,15 @@ SHAPES: dict[str, tuple[int, Callable[[int], Iterator[list[bytes]]]]] = {
     "a stream": (20000, lambda n: ([b"XADD", b"s", b"%d-0" % (10**12 + i), b"f", word(30)] for i in range(n))),
     "large entries": (200, lambda n: ([b"XADD", b"s", b"%d-0" % (10**12 + i), b"f", word(9000)] for i in range(n))),
     "several fields": (
-        5000, lambda n: ([b"XADD", b"s", b"%d-0" % (10**12 + i), b"a", word(5), b"bb", word(20)] for i in range(n)),
+        5000,
+        lambda n: ([b"XADD", b"s", b"%d-0" % (10**12 + i), b"a", word(5), b"bb", word(20)] for i in range(n)),
     ),
     "streams": (1000, lambda n: ([b"XADD", b"s%d" % i, b"1-1", b"f", word(30)] for i in range(n))),
     "hash": (5000, lambda n: ([b"HSET", b"h", b"f%d" % i, word(30)] for i in range(n))),
     "list": (5000, lambda n: ([b"RPUSH", b"l", word(30)] for _ in range(n))),
     "set": (5000, lambda n: ([b"SADD", b"st", b"member:%d" % i] for i in range(n))),
     "sorted set": (5000, lambda n: ([b"ZADD", b"z", b"%d" % i, b"member:%d" % i] for i in range(n))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -248,7 +259,7 @@ def test_the_reckoning_is_near_what_python_allocates(shape: str) -> None:
     finally:
         tracemalloc.stop()
     database = keyspace.databases[0]
-    reckoned = sum(sizes.of_key(key) + sizes.of_value(value) for key, value in database.values.items())
+    reckoned = sum(value_sizes.of_key(key) + value_sizes.of_value(value) for key, value in database.values.items())
     assert 0.9 < reckoned / taken < 1.3  # what is rounded up to 16 bytes is not traced
 
 

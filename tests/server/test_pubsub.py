@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.engine.outcome import Push, Reply
-from millstream.server import notify
-from millstream.server.resp import encode
+from millstream.server.features import keyspace_events
+from millstream.server.protocol.resp import encode
 from tests.server.support import Peer, World
 
 
@@ -44,11 +44,13 @@ def test_a_message_comes_once_for_each_way_it_matches(listener: Peer, a: Peer, p
     listener("SUBSCRIBE news")
     listener("PSUBSCRIBE n* ?ews other")
     assert a("PUBLISH news hi") == b":3\r\n"
-    assert listener.read() == b"".join([
-        pushed(b"message", b"news", b"hi", protocol=protocol),
-        pushed(b"pmessage", b"n*", b"news", b"hi", protocol=protocol),
-        pushed(b"pmessage", b"?ews", b"news", b"hi", protocol=protocol),
-    ])
+    assert listener.read() == b"".join(
+        [
+            pushed(b"message", b"news", b"hi", protocol=protocol),
+            pushed(b"pmessage", b"n*", b"news", b"hi", protocol=protocol),
+            pushed(b"pmessage", b"?ews", b"news", b"hi", protocol=protocol),
+        ]
+    )
 
 
 def test_shard_channels_are_a_world_of_their_own(listener: Peer, a: Peer, protocol: int) -> None:
@@ -125,9 +127,9 @@ def test_a_message_reaches_a_reader_that_blocks(world: World, a: Peer) -> None:
     ],
 )
 def test_the_setting_is_shown_in_its_normal_form(text: str, normal: str) -> None:
-    letters = notify.parse(text.encode())
+    letters = keyspace_events.parse(text.encode())
     assert letters is not None
-    assert notify.to_text(letters) == normal.encode()
+    assert keyspace_events.to_text(letters) == normal.encode()
 
 
 def listen(world: World, setting: str, pattern: str = "*") -> Peer:
@@ -164,9 +166,12 @@ def test_misses_new_keys_and_overwriting_have_classes_of_their_own(world: World,
     a("XADD s 1-0 f v")
     a("SET s 1")
     assert told(peer) == [
-        b"__keyevent@0__:keymiss k", b"__keyevent@0__:new k", b"__keyevent@0__:new s",
-        b"__keyevent@0__:overwritten s", b"__keyevent@0__:type_changed s",
-    ]  # fmt: skip
+        b"__keyevent@0__:keymiss k",
+        b"__keyevent@0__:new k",
+        b"__keyevent@0__:new s",
+        b"__keyevent@0__:overwritten s",
+        b"__keyevent@0__:type_changed s",
+    ]
 
 
 def test_expiry_is_told_when_it_happens(world: World, a: Peer) -> None:

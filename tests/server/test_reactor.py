@@ -15,11 +15,11 @@ import pytest
 
 from millstream.persistence.files import RealFiles, RealHandle
 from millstream.persistence.store import Store
-from millstream.server import reactor as reactor_module
-from millstream.server.hub import Hub
-from millstream.server.listener import Endpoints
-from millstream.server.reactor import IS_POSSIBLE, Stream, open_listening
-from millstream.server.running import BackgroundServer
+from millstream.server.core.hub import Hub
+from millstream.server.net import epoll as reactor_module
+from millstream.server.net.epoll import IS_POSSIBLE, SocketTransport, open_listening
+from millstream.server.net.listener import Endpoints
+from millstream.server.net.serve import BackgroundServer
 from tests.support.ours import WAIT_S, Ours, eventually, read_all, read_until, serving
 from tests.support.wire import pack, split
 
@@ -70,7 +70,7 @@ def several(ours: Ours, count: int) -> contextlib.ExitStack:
     return stack
 
 
-def streams(ours: Ours) -> list[Stream]:
+def streams(ours: Ours) -> list[SocketTransport]:
     return [connection._transport for connection in ours.listener.connections]
 
 
@@ -81,7 +81,7 @@ def test_sockets_are_served_without_the_transports_of_the_loop(ours: Ours) -> No
     with ours.open() as sock:
         ask(sock, b"PING")
         (stream,) = streams(ours)
-        assert type(stream) is Stream
+        assert type(stream) is SocketTransport
 
 
 def test_bytes_of_different_connections_are_kept_apart(ours: Ours) -> None:
@@ -381,7 +381,7 @@ def test_replies_that_are_on_their_way_are_sent_before_the_server_ends() -> None
 
 
 def test_one_who_does_not_read_does_not_keep_the_server_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.server.listener._CLOSING_S", 0.2)
+    monkeypatch.setattr("millstream.server.net.listener._CLOSING_S", 0.2)
     with serving() as ours, ours.open() as sock:
         ask(sock, b"SET", b"k", b"v" * 8_000_000)
         sock.sendall(pack([b"GET", b"k"]) * 4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.cli.directives import read_all
-from millstream.server.hub import Hub
-from millstream.server.rewriting import MARK, rewritten
+from millstream.cli.broker.directives import read_all
+from millstream.server.config.rewrite import MARK, rewritten
+from millstream.server.core.hub import Hub
 from tests.server.support import Peer
 
 DEFAULTS = {"port": b"6379", "save": b"", "requirepass": b"", "bind": b"127.0.0.1", "timeout": b"0"}

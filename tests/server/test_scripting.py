@@ -13,7 +13,7 @@ from redis.lock import Lock
 
 from millstream.broker import Broker
 from millstream.errors import CommandError, PersistenceError
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 from millstream.server.scripting import runner
 from tests.server.scripts import needs_lua
 from tests.server.support import START_MS, Peer, World
@@ -190,7 +190,9 @@ def test_many_keys_and_arguments_and_words_go_through(a: Peer) -> None:
 def test_bytes_that_are_no_text_go_through(a: Peer) -> None:
     every = bytes(range(256))
     assert a(["EVAL", b"return ARGV[1]", 0, every]) == b"$256\r\n%b\r\n" % every
-    assert a(["EVAL", b"redis.call('SET', 'k', ARGV[1]) return redis.call('GET', 'k')", 0, every]).endswith(every + b"\r\n")
+    assert a(["EVAL", b"redis.call('SET', 'k', ARGV[1]) return redis.call('GET', 'k')", 0, every]).endswith(
+        every + b"\r\n"
+    )
     assert a(["EVAL", b"return '\xff\xfe'", 0]) == b"$2\r\n\xff\xfe\r\n"
 
 
@@ -202,9 +204,16 @@ def test_a_script_may_run_what_its_caller_may(world: World, a: Peer) -> None:
     a("ACL SETUSER worker on nopass +@all -del ~own:*")
     a("AUTH worker x")
     assert run(a, "return redis.call('SET', 'own:k', 'v')") == b"+OK\r\n"
-    assert run(a, "return redis.call('DEL', 'own:k')").startswith(b"-ERR ACL failure in script: User worker has no permissions")
-    assert run(a, "return redis.call('GET', 'k')").startswith(b"-ERR ACL failure in script: No permissions to access a key")
-    assert run(a, "return {redis.acl_check_cmd('DEL', 'own:k'), redis.acl_check_cmd('GET', 'own:k')}") == b"*2\r\n$-1\r\n:1\r\n"
+    assert run(a, "return redis.call('DEL', 'own:k')").startswith(
+        b"-ERR ACL failure in script: User worker has no permissions"
+    )
+    assert run(a, "return redis.call('GET', 'k')").startswith(
+        b"-ERR ACL failure in script: No permissions to access a key"
+    )
+    assert (
+        run(a, "return {redis.acl_check_cmd('DEL', 'own:k'), redis.acl_check_cmd('GET', 'own:k')}")
+        == b"*2\r\n$-1\r\n:1\r\n"
+    )
     assert a(["EVAL", "return 1", 1, "k"]).startswith(b"-NOPERM")
 
 
@@ -268,9 +277,11 @@ def test_commands_that_change_libraries_are_logged_as_they_are(world: World, a: 
     a("FUNCTION FLUSH")
     a(["FUNCTION", "LOAD", "nonsense"])
     assert world.logged() == [
-        [b"FUNCTION LOAD " + COUNTER.encode()], [b"FUNCTION RESTORE " + dump + b" REPLACE"],
-        [b"FUNCTION DELETE counter"], [b"FUNCTION FLUSH"],
-    ]  # fmt: skip
+        [b"FUNCTION LOAD " + COUNTER.encode()],
+        [b"FUNCTION RESTORE " + dump + b" REPLACE"],
+        [b"FUNCTION DELETE counter"],
+        [b"FUNCTION FLUSH"],
+    ]
 
 
 @lua
@@ -286,7 +297,13 @@ def test_a_library_that_fails_leaves_the_old_one_in_place(a: Peer) -> None:
 
 @lua
 def test_what_a_function_does_is_logged_as_commands(world: World, a: Peer) -> None:
-    a(["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function(k) return redis.call('INCR', k[1]) end)"])
+    a(
+        [
+            "FUNCTION",
+            "LOAD",
+            "#!lua name=l\nredis.register_function('f', function(k) return redis.call('INCR', k[1]) end)",
+        ]
+    )
     world.logged()
     assert a("FCALL f 1 n") == b":1\r\n"
     assert world.logged() == [[b"INCR n"]]
@@ -311,7 +328,14 @@ def test_a_store_brings_libraries_back_from_its_log_and_its_snapshots() -> None:
     first = World()
     peer = first.peer()
     peer(["FUNCTION", "LOAD", COUNTER])
-    peer(["FUNCTION", "LOAD", "REPLACE", COUNTER.replace("counter", "second").replace("'count'", "'c2'").replace("'peek'", "'p2'")])
+    peer(
+        [
+            "FUNCTION",
+            "LOAD",
+            "REPLACE",
+            COUNTER.replace("counter", "second").replace("'count'", "'c2'").replace("'peek'", "'p2'"),
+        ]
+    )
     peer("FUNCTION DELETE counter")
     store, second = _Store(), World()
     second.hub.libraries.keep_in(store)  # type: ignore[arg-type]
@@ -465,8 +489,9 @@ def test_a_script_schedules_and_fetches_jobs(client: redis.Redis) -> None:
     client.zadd("later", {'{"name":"a","args":[1,2]}': 1, '{"name":"b","args":[]}': 2, '{"name":"c","args":[3]}': 99})
     assert schedule(keys=["later", "now"], args=[10, 100]) == 2
     assert [fields for _, fields in client.xrange("now")] == [
-        {b"name": b"a", b"args": b"[1,2]"}, {b"name": b"b", b"args": b"{}"},
-    ]  # fmt: skip
+        {b"name": b"a", b"args": b"[1,2]"},
+        {b"name": b"b", b"args": b"{}"},
+    ]
     assert client.zcard("later") == 1
 
 

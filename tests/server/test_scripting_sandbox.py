@@ -26,9 +26,7 @@ def run_apart(program: str) -> None:
     """Run a program in a process of its own, which must end well."""
     command = [sys.executable, "-c", textwrap.dedent(program)]
     environment = {"PYTHONPATH": f"{SOURCE}:{ROOT}"}
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -38,10 +36,25 @@ def run_apart(program: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "debug", "dofile", "getfenv", "io", "jit", "lfs", "loadfile", "module", "newproxy", "package", "print",
-        "python", "require", "setfenv", "__builtins__", "host", "box",
+        "debug",
+        "dofile",
+        "getfenv",
+        "io",
+        "jit",
+        "lfs",
+        "loadfile",
+        "module",
+        "newproxy",
+        "package",
+        "print",
+        "python",
+        "require",
+        "setfenv",
+        "__builtins__",
+        "host",
+        "box",
     ],
-)  # fmt: skip
+)
 def test_there_is_no_way_out_among_the_globals(a: Peer, name: str) -> None:
     assert b"attempted to access nonexistent global variable" in run(a, f"return {name}")
     assert run(a, f"return tostring(rawget(_G, '{name}'))") == b"$3\r\nnil\r\n"
@@ -70,21 +83,39 @@ def test_compiled_programs_are_not_loaded(a: Peer, script: str) -> None:
             "return string.dump(function() return 1 end) end end)"
         )
     assert run(a, script) == b"$-1\r\n"
-    assert b"unexpected symbol near 'char(27)'" in run(a, script.replace("return load", "local f, e = load") + " return e")
+    assert b"unexpected symbol near 'char(27)'" in run(
+        a, script.replace("return load", "local f, e = load") + " return e"
+    )
 
 
 @pytest.mark.parametrize(
     "expression",
     [
-        "redis.call('SET', 'k', 'v')", "redis.call('GET', 'k')", "redis.call('GET', 'none')", "redis.call('TIME')",
-        "redis.pcall('NOPE')", "redis.call('XRANGE', 's', '-', '+')", "redis.call('XINFO', 'STREAM', 's', 'FULL')",
-        "redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES')", "redis.call('INFO')", "redis.call('COMMAND')",
-        "{pcall(redis.call, 'NOPE')}", "{pcall(redis.call, {})}", "{pcall(cjson.decode, '{')}",
+        "redis.call('SET', 'k', 'v')",
+        "redis.call('GET', 'k')",
+        "redis.call('GET', 'none')",
+        "redis.call('TIME')",
+        "redis.pcall('NOPE')",
+        "redis.call('XRANGE', 's', '-', '+')",
+        "redis.call('XINFO', 'STREAM', 's', 'FULL')",
+        "redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES')",
+        "redis.call('INFO')",
+        "redis.call('COMMAND')",
+        "{pcall(redis.call, 'NOPE')}",
+        "{pcall(redis.call, {})}",
+        "{pcall(cjson.decode, '{')}",
         "{xpcall(function() redis.call('NOPE') end, function(e) return e end)}",
-        "{coroutine.resume(coroutine.create(function() redis.call('NOPE') end))}", "redis.sha1hex('x')",
-        "{pcall(string.rep, 'x', 3e8)}", "{pcall(redis.log)}", "{loadstring('x x')}", "KEYS", "ARGV", "redis", "_G",
+        "{coroutine.resume(coroutine.create(function() redis.call('NOPE') end))}",
+        "redis.sha1hex('x')",
+        "{pcall(string.rep, 'x', 3e8)}",
+        "{pcall(redis.log)}",
+        "{loadstring('x x')}",
+        "KEYS",
+        "ARGV",
+        "redis",
+        "_G",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("version", [2, 3])
 def test_nothing_of_python_is_handed_over(a: Peer, expression: str, version: int) -> None:
     a("XADD s 1-1 a b")
@@ -115,22 +146,53 @@ def test_the_null_of_json_can_be_compared_and_nothing_else(a: Peer) -> None:
 # Changing what others see
 
 ATTACKS = [
-    "string.upper = EVIL", "redis.call = EVIL", "_G.redis = {call = EVIL}", "redis = {}", "tostring = EVIL",
-    "rawset(string, 'upper', EVIL)", "rawset(redis, 'call', EVIL)", "rawset(_G, 'redis', {})",
-    "setmetatable(_G, {__index = EVIL})", "setmetatable(redis, {__index = EVIL})", "setmetatable(string, nil)",
-    "getmetatable('').__index = EVIL", "getmetatable('').upper = EVIL", "rawset(getmetatable(''), '__index', EVIL)",
-    "setmetatable(getmetatable(''), {})", "getmetatable(_G).__index = EVIL", "getmetatable(_G).__newindex = nil",
-    "rawset(getmetatable(_G), '__index', EVIL)", "table.insert(redis, EVIL)", "table.insert(_G, 1, EVIL)",
-    "local _, t = pairs(redis) t.call = EVIL", "local _, t = pairs(_G) t.redis = EVIL t.string = nil",
-    "local _, t = pairs(string) t.upper = EVIL", "for k, v in pairs(cjson) do cjson[k] = EVIL end",
-    "KEYS = EVIL", "ARGV = nil", "math.pi = 3", "table.sort(redis, EVIL)", "table.remove(redis)", "_VERSION = 'x'",
-    "loadstring('redis = EVIL')()", "coroutine.wrap(function() redis.call = EVIL end)()", "os.clock = EVIL",
-    "cjson.null = 1", "bit.band = EVIL", "cmsgpack.pack = EVIL", "struct.pack = EVIL", "coroutine.wrap = EVIL",
-    "redis.REPL_ALL = 0", "__redis__err__handler = EVIL", "next(_G)", "table.foreach(redis, function(k) redis[k] = 1 end)",
+    "string.upper = EVIL",
+    "redis.call = EVIL",
+    "_G.redis = {call = EVIL}",
+    "redis = {}",
+    "tostring = EVIL",
+    "rawset(string, 'upper', EVIL)",
+    "rawset(redis, 'call', EVIL)",
+    "rawset(_G, 'redis', {})",
+    "setmetatable(_G, {__index = EVIL})",
+    "setmetatable(redis, {__index = EVIL})",
+    "setmetatable(string, nil)",
+    "getmetatable('').__index = EVIL",
+    "getmetatable('').upper = EVIL",
+    "rawset(getmetatable(''), '__index', EVIL)",
+    "setmetatable(getmetatable(''), {})",
+    "getmetatable(_G).__index = EVIL",
+    "getmetatable(_G).__newindex = nil",
+    "rawset(getmetatable(_G), '__index', EVIL)",
+    "table.insert(redis, EVIL)",
+    "table.insert(_G, 1, EVIL)",
+    "local _, t = pairs(redis) t.call = EVIL",
+    "local _, t = pairs(_G) t.redis = EVIL t.string = nil",
+    "local _, t = pairs(string) t.upper = EVIL",
+    "for k, v in pairs(cjson) do cjson[k] = EVIL end",
+    "KEYS = EVIL",
+    "ARGV = nil",
+    "math.pi = 3",
+    "table.sort(redis, EVIL)",
+    "table.remove(redis)",
+    "_VERSION = 'x'",
+    "loadstring('redis = EVIL')()",
+    "coroutine.wrap(function() redis.call = EVIL end)()",
+    "os.clock = EVIL",
+    "cjson.null = 1",
+    "bit.band = EVIL",
+    "cmsgpack.pack = EVIL",
+    "struct.pack = EVIL",
+    "coroutine.wrap = EVIL",
+    "redis.REPL_ALL = 0",
+    "__redis__err__handler = EVIL",
+    "next(_G)",
+    "table.foreach(redis, function(k) redis[k] = 1 end)",
     "cjson.decode_array_with_array_mt(true) getmetatable(cjson.decode('[]')).__index = EVIL",
     "cjson.decode_array_with_array_mt(true) rawset(getmetatable(cjson.decode('[]')), '__index', EVIL)",
-    "string.gsub('x', 'x', function() string.upper = EVIL end)", "_G['string']['upper'] = EVIL",
-]  # fmt: skip
+    "string.gsub('x', 'x', function() string.upper = EVIL end)",
+    "_G['string']['upper'] = EVIL",
+]
 PROBE = """
     local parts = {}
     local names = {}
@@ -178,20 +240,28 @@ def small() -> Peer:
 
 
 BOMBS = [
-    "return string.rep('x', 1e9)", "local t = {} for i = 1, 1e9 do t[i] = i end", "local s = 'x' while true do s = s .. s end",
-    "local s = ('x'):rep(1e5) return #s:gsub('x', s)", "local t = {} for i = 1, 1e5 do t[i] = i .. ('x'):rep(1e4) end",
+    "return string.rep('x', 1e9)",
+    "local t = {} for i = 1, 1e9 do t[i] = i end",
+    "local s = 'x' while true do s = s .. s end",
+    "local s = ('x'):rep(1e5) return #s:gsub('x', s)",
+    "local t = {} for i = 1, 1e5 do t[i] = i .. ('x'):rep(1e4) end",
     "local t = {('x'):rep(1e6), 1} for i = 1, 1e4 do t[i] = t[1] end return table.concat(t)",
-    "local t = {} while true do t = {t} end", "local t = {} while true do t[#t + 1] = function() return t end end",
+    "local t = {} while true do t = {t} end",
+    "local t = {} while true do t[#t + 1] = function() return t end end",
     "local t = {} while true do t[#t + 1] = coroutine.create(function() end) end",
-    "local function f(...) return f(1, ...) end return f()", "local t = {} while true do t[#t + 1] = #t .. 'key' end",
-    "while true do loadstring('return ' .. ('1,'):rep(1e6) .. '1') end", "return cjson.encode(('\\1'):rep(2e6))",
+    "local function f(...) return f(1, ...) end return f()",
+    "local t = {} while true do t[#t + 1] = #t .. 'key' end",
+    "while true do loadstring('return ' .. ('1,'):rep(1e6) .. '1') end",
+    "return cjson.encode(('\\1'):rep(2e6))",
     "local t = {} for i = 1, 1e4 do t[i] = redis.call('GET', 'big') .. i end",
     "local t = {} for i = 1, 1e4 do t[i] = redis.call('LRANGE', 'list', 0, -1) end",
     "collectgarbage('stop') local s for i = 1, 1e9 do s = ('x'):rep(1e4) .. i end",
-    "local t = {} for i = 1, 1e9 do t[i] = redis.sha1hex(i) end", "return unpack({}, 1, 7e3), ('x'):rep(1e8)",
+    "local t = {} for i = 1, 1e9 do t[i] = redis.sha1hex(i) end",
+    "return unpack({}, 1, 7e3), ('x'):rep(1e8)",
     "local t = {} for i = 1, 1e9 do t[i] = {redis.pcall('NOPE')} end",
-    "return cmsgpack.unpack('\\221\\127\\255\\255\\255' .. ('\\1'):rep(1e6))", "return struct.pack(('c1000000'):rep(100), ('x'):rep(1e6))",
-]  # fmt: skip
+    "return cmsgpack.unpack('\\221\\127\\255\\255\\255' .. ('\\1'):rep(1e6))",
+    "return struct.pack(('c1000000'):rep(100), ('x'):rep(1e6))",
+]
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -227,16 +297,22 @@ def hasty() -> Peer:
 
 
 LOOPS = [
-    "while true do end", "while true do pcall(function() while true do end end) end",
+    "while true do end",
+    "while true do pcall(function() while true do end end) end",
     "while true do xpcall(function() while true do end end, function() while true do end end) end",
     "local function f() while true do end end while true do coroutine.resume(coroutine.create(f)) end",
     "coroutine.wrap(function() while true do coroutine.wrap(function() while true do end end)() end end)()",
-    "while true do redis.call('ECHO', 'x') end", "while true do pcall(redis.call, 'NOPE') end", "repeat until false",
+    "while true do redis.call('ECHO', 'x') end",
+    "while true do pcall(redis.call, 'NOPE') end",
+    "repeat until false",
     "local t = setmetatable({}, {__index = function(t, k) while true do end end}) while true do pcall(function() return t.x end) end",
-    "table.sort({1, 2, 3}, function() while true do end end)", "for i = 1, 1e12 do end",
-    "string.gsub('x', 'x', function() while true do end end)", "load(function() return ' ' end)",
-    "while true do cjson.encode({1, 2, 3}) end", "while true do loadstring('return 1')() end",
-]  # fmt: skip
+    "table.sort({1, 2, 3}, function() while true do end end)",
+    "for i = 1, 1e12 do end",
+    "string.gsub('x', 'x', function() while true do end end)",
+    "load(function() return ' ' end)",
+    "while true do cjson.encode({1, 2, 3}) end",
+    "while true do loadstring('return 1')() end",
+]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -355,7 +431,7 @@ def test_unpacking_more_than_can_be_counted_is_an_error() -> None:
     """Lua 5.1 counts results in 32 bits, and wrote over its own memory when they overflowed."""
     run_apart(
         """
-        from millstream.server.hub import Hub
+        from millstream.server.core.hub import Hub
         from tests.server.support import Peer
 
         peer = Peer(Hub())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import CommandError
-from millstream.server.resp import encode
+from millstream.server.protocol.resp import encode
 from tests.server.support import Peer, World
 from tests.support.wire import pack
 
@@ -53,9 +53,7 @@ def test_unknown_commands_and_arities_are_reported_before_missing_authentication
 
 def test_gates_are_asked_in_order_and_can_refuse(world: World, a: Peer) -> None:
     world.hub.gates.append(lambda session, row, argv: None)
-    world.hub.gates.append(
-        lambda session, row, argv: CommandError("OOM no") if "denyoom" in row.flags else None
-    )
+    world.hub.gates.append(lambda session, row, argv: CommandError("OOM no") if "denyoom" in row.flags else None)
     assert a("SET k v") == error("OOM no")
     assert a("GET k") == b"$-1\r\n"
     a("MULTI")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.server.config import Config
-from millstream.server.slowlog import Peaks, Watchman
+from millstream.server.config.settings import Config
+from millstream.server.features.slowlog import Peaks, Watchman
 from tests.server.support import Peer, World
 
 

@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 
 from millstream.engine import invariants
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.errors import CommandError
-from millstream.persistence.aof import LineEncoder
-from millstream.persistence.replay import Replay
-from millstream.server import express, turn
-from millstream.server.alike import AlikeReader, split_alike
-from millstream.server.hub import Hub
-from millstream.server.reactor import Reactor
-from millstream.server.turn import Turn
+from millstream.persistence.aof.replay import Replay
+from millstream.persistence.aof.writer import LineEncoder
+from millstream.server.batching import cross_connection, hot_commands
+from millstream.server.batching.cross_connection import Turn
+from millstream.server.batching.uniform import AlikeReader, split_alike
+from millstream.server.core.hub import Hub
+from millstream.server.net.epoll import Reactor
 from tests.persistence.memory_files import MemoryFiles
 from tests.server.support import Peer, World, words
 from tests.support.snapshot import snapshot
@@ -424,8 +424,8 @@ def test_what_fails_in_a_way_it_must_not_costs_those_who_took_part(
         raise RuntimeError("broken on purpose")
 
     side = Side()
-    monkeypatch.setitem(express.EXPRESS_ALIKE, b"XACK", ("xack", break_down))
-    monkeypatch.setattr(turn, "EXPRESS_ALIKE", express.EXPRESS_ALIKE)
+    monkeypatch.setitem(hot_commands.EXPRESS_ALIKE, b"XACK", ("xack", break_down))
+    monkeypatch.setattr(cross_connection, "EXPRESS_ALIKE", hot_commands.EXPRESS_ALIKE)
     replies = side.all_send(["XACK s g 1-1"] * 3 + [f"XADD s * f {'v' * 30}"] * 3 + ["PING"] * 2)
     assert [client.is_aborted for client in side.clients] == [True] * 3 + [False] * 5
     assert [reply[:1] for reply in replies[3:]] == [b"$"] * 3 + [b"+"] * 2

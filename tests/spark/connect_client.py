@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WAIT_S = 120
-OWN = {"spark.ui.enabled": "false", "spark.connect.grpc.binding.address": "127.0.0.1",
-       "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}  # fmt: skip
+OWN = {
+    "spark.ui.enabled": "false",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 
 def main() -> None:
@@ -80,7 +84,7 @@ def settled(spark: SparkSession, given: dict[str, Any]) -> str:
 def processed(spark: SparkSession, given: dict[str, Any]) -> list[object]:
     """A function of rows, some of which it rejects."""
     from millstream import Reject
-    from millstream.spark.outcomes import process
+    from millstream.spark.settlement.outcomes import process
 
     columns = "stream string, id string, n int, consumer string, delivery_count int"
     reader = spark.readStream.format("millstream").option("url", given["url"]).option("stream", given["stream"])
@@ -117,8 +121,14 @@ def _pending(spark: SparkSession, given: dict[str, Any], group: str) -> str:
     return ",".join(f"{row.pending} pending, {row.lag} behind" for row in found)
 
 
-ACTS = {"rows": rows, "registered": registered, "written": written, "streamed": streamed, "settled": settled,
-        "processed": processed}  # fmt: skip
+ACTS = {
+    "rows": rows,
+    "registered": registered,
+    "written": written,
+    "streamed": streamed,
+    "settled": settled,
+    "processed": processed,
+}
 
 if __name__ == "__main__":
     main()

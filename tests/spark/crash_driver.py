@@ -84,7 +84,7 @@ def copy_query(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
 
 
 def group_query(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
-    from millstream.spark.outcomes import process
+    from millstream.spark.settlement.outcomes import process
 
     options = {"group": GROUP, "lease": given["lease"]}
     of_group = given | {"stream": given["group_stream"]}

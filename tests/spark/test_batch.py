@@ -27,9 +27,18 @@ def test_a_stream_is_read_as_it_is(spark: SparkSession, each_place: Place) -> No
 def test_fields_are_read_as_typed_columns(spark: SparkSession, place: Place) -> None:
     place.client.xadd(
         place.stream,
-        {"price": "12.5", "count": "3", "at": "2026-01-31T12:00:00+01:00", "day": "2026-01-31", "ok": "true",
-         "exact": "1.25", "raw": b"\xff\x00", "more": '{"a": 1, "b": ["x", "y"]}', "tags": '{"k": 2}'},
-    )  # fmt: skip
+        {
+            "price": "12.5",
+            "count": "3",
+            "at": "2026-01-31T12:00:00+01:00",
+            "day": "2026-01-31",
+            "ok": "true",
+            "exact": "1.25",
+            "raw": b"\xff\x00",
+            "more": '{"a": 1, "b": ["x", "y"]}',
+            "tags": '{"k": 2}',
+        },
+    )
     schema = (
         "price double, count int, at timestamp, day date, ok boolean, exact decimal(10,2), raw binary, "
         "more struct<a: bigint, b: array<string>>, tags map<string, int>, absent string"
@@ -113,7 +122,7 @@ def test_columns_that_a_schema_lacks_are_never_built(place: Place) -> None:
 def _bytes_of(place: Place, *columns: str) -> int:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from millstream.spark.source import EntryReader
+    from millstream.spark.range.source import EntryReader
 
     schema = StructType([StructField(name, StringType()) for name in columns])
     reader = EntryReader(parse_read({"url": place.url, "stream": place.stream}), schema)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream.spark.compat import HAS_LIMITS
+from millstream.spark.runtime.compat import HAS_LIMITS
 from tests.spark.conftest import SOURCE, Place
 
 pytestmark = [
@@ -30,9 +30,13 @@ def client(place: Place, directory: Path, *acts: str) -> dict[str, Any]:
     path = os.pathsep.join([str(SOURCE), str(SOURCE.parent), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.connect_client", json.dumps(given)], env=os.environ | own, cwd=directory,
-        capture_output=True, text=True, timeout=RUN_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.spark.connect_client", json.dumps(given)],
+        env=os.environ | own,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("kind").startswith("pyspark.sql.connect")
@@ -43,9 +47,12 @@ def client(place: Place, directory: Path, *acts: str) -> dict[str, Any]:
 def test_a_client_reads_writes_and_settles(place: Place, tmp_path: Path) -> None:
     everything = list(range(100))
     assert client(place, tmp_path, "rows", "registered", "written", "streamed", "settled") == {
-        "rows": everything, "registered": everything, "written": 10, "streamed": 100,
+        "rows": everything,
+        "registered": everything,
+        "written": 10,
+        "streamed": 100,
         "settled": "0 pending, 0 behind",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.timeout(RUN_S + 60)

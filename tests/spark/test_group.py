@@ -16,8 +16,8 @@ from millstream import Reject, Stream
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
-from millstream.spark.compat import HAS_LIMITS
-from millstream.worker.report import Audit, audit_of
+from millstream.spark.runtime.compat import HAS_LIMITS
+from millstream.worker.audit import Audit, audit_of
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
@@ -270,8 +270,9 @@ def test_progress_shows_how_far_behind_a_group_is(spark: SparkSession, place: Pl
 
     query = run(df.writeStream.foreachBatch(note), tmp_path / "c")
     batches = [batch["sources"][0] for batch in query.recentProgress if batch["numInputRows"]]
-    ends = [json.loads(each["endOffset"]) if isinstance(each["endOffset"], str) else each["endOffset"]
-            for each in batches]  # fmt: skip
+    ends = [
+        json.loads(each["endOffset"]) if isinstance(each["endOffset"], str) else each["endOffset"] for each in batches
+    ]
     assert [(end["rows"], end["lag"]) for end in ends] == [(400, 601), (400, 201), (201, 0)]
     assert ends[0]["lagSeconds"] > 1000  # the last entry has the time of now, the others that of years ago
     last = query.lastProgress["sources"][0]["latestOffset"]
@@ -303,16 +304,28 @@ def test_the_settle_sink_is_a_write_with_a_group(spark: SparkSession, place: Pla
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda spark, place: spark.read.format("millstream").option("stream", "s").option("group", "g").load().count(),
-         "a group can be read by a streaming query only"),
-        (lambda spark, place: rows_of(spark, place, startingOffsets="earliest").writeStream.format("noop").start(),
-         "'startingOffsets' is not for group mode"),
-        (lambda spark, place: settled(spark.createDataFrame([("1-0",)], "id string"), place).save(),
-         "settlements need a column 'outcome'"),
-        (lambda spark, place: settled(spark.createDataFrame([("1", "ack")], "id string, outcome string"), place,
-                                      stream=place.stream).save(), "'1' is no entry id"),
+        (
+            lambda spark, place: (
+                spark.read.format("millstream").option("stream", "s").option("group", "g").load().count()
+            ),
+            "a group can be read by a streaming query only",
+        ),
+        (
+            lambda spark, place: rows_of(spark, place, startingOffsets="earliest").writeStream.format("noop").start(),
+            "'startingOffsets' is not for group mode",
+        ),
+        (
+            lambda spark, place: settled(spark.createDataFrame([("1-0",)], "id string"), place).save(),
+            "settlements need a column 'outcome'",
+        ),
+        (
+            lambda spark, place: settled(
+                spark.createDataFrame([("1", "ack")], "id string, outcome string"), place, stream=place.stream
+            ).save(),
+            "'1' is no entry id",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said(spark: SparkSession, place: Place, act: Callable[..., Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
         act(spark, place)

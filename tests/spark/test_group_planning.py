@@ -22,14 +22,14 @@ from millstream.client.calls import Call
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import NewEntry, Publishing, Settle, Steps
 from millstream.errors import ConfigError, Unavailable
-from millstream.spark import group_member
-from millstream.spark.group_offsets import from_json
-from millstream.spark.group_options import GroupRead, parse_group_read, parse_settling
-from millstream.spark.group_planning import GroupPlanner
-from millstream.spark.group_reading import read_part
-from millstream.spark.server import Server
-from millstream.spark.settle_sending import Settler, Tally
-from millstream.worker.report import Audit, audit_of
+from millstream.spark.group import member
+from millstream.spark.group.offsets import from_json
+from millstream.spark.group.options import GroupRead, parse_group_read, parse_settling
+from millstream.spark.group.planner import GroupPlanner
+from millstream.spark.group.reader import read_part
+from millstream.spark.settlement.sender import Settler, Tally
+from millstream.spark.wire.metadata import StreamMetadata
+from millstream.worker.audit import Audit, audit_of
 from tests.support.ours import Process
 from tests.support.places import Site, visit
 
@@ -90,7 +90,7 @@ class Fate:
         return found
 
 
-class MortalServer(Server):
+class MortalServer(StreamMetadata):
     """A server whose user may die at any exchange with it."""
 
     def __init__(self, connection: Any, fate: Fate) -> None:
@@ -194,12 +194,12 @@ class Query:
 @pytest.fixture(autouse=True)
 def mortal_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliveries go over a connection of their own: it is an exchange too."""
-    real = group_member.Member._delivered
+    real = member.Member._delivered
 
     def delivered(self: Any, consumer: bytes, count: int) -> Any:
         return self._server.fate.around("XREADGROUP", lambda: real(self, consumer, count))
 
-    monkeypatch.setattr(group_member.Member, "_delivered", delivered)
+    monkeypatch.setattr(member.Member, "_delivered", delivered)
 
 
 def steps(site: Site, stream: str = "orders", **more: Any) -> Steps:
@@ -443,7 +443,7 @@ def test_a_lost_lease_is_counted_and_no_error(site: Site) -> None:
 def test_a_reply_that_was_lost_is_made_good(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entries were delivered, and nobody was told which."""
     publish(site, 30)
-    real, failed = group_member.Member._delivered, []
+    real, failed = member.Member._delivered, []
 
     def delivered(self: Any, consumer: bytes, count: int) -> Any:
         found = real(self, consumer, count)
@@ -453,7 +453,7 @@ def test_a_reply_that_was_lost_is_made_good(site: Site, monkeypatch: pytest.Monk
             raise Unavailable("the reply is lost")
         return found
 
-    monkeypatch.setattr(group_member.Member, "_delivered", delivered)
+    monkeypatch.setattr(member.Member, "_delivered", delivered)
     query = Query(options(site, settle="batch"), site, lambda row: "none").run()
     assert len(query.ids) == 30
     ended(site, 30)

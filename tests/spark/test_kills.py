@@ -32,14 +32,16 @@ from millstream import Message, Stream
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
-from millstream.spark.compat import HAS_LIMITS
-from millstream.worker.report import Audit, audit_of
+from millstream.spark.runtime.compat import HAS_LIMITS
+from millstream.worker.audit import Audit, audit_of
 from tests.spark.conftest import SOURCE, Place
 from tests.spark.crash_driver import GROUP, TOO_SLOW
 from tests.spark.processes import Processes
 
-pytestmark = [pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger"),
-              pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc")]  # fmt: skip
+pytestmark = [
+    pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger"),
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc"),
+]
 
 MASTER = "local-cluster[2,1,512]"
 ALL = ("range", "copy", "group")
@@ -100,8 +102,15 @@ class Driver:
         self._directory = directory
         self._luck = luck
         self._queries = queries
-        self._settings = {"url": place.url, "stream": place.stream, "group_stream": group_stream(place),
-                          "directory": str(directory), "master": MASTER, "rows": A_BATCH, "lease": lease}  # fmt: skip
+        self._settings = {
+            "url": place.url,
+            "stream": place.stream,
+            "group_stream": group_stream(place),
+            "directory": str(directory),
+            "master": MASTER,
+            "rows": A_BATCH,
+            "lease": lease,
+        }
         self._excuses = 3
         self._may_end = False  # a process was killed that a query may not live without
         self.killed: list[tuple[str, ...]] = []  # what was killed, and the queries that were in a batch then

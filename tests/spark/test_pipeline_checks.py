@@ -10,7 +10,7 @@ import pytest
 
 from millstream.delivery.policy import RetryPolicy
 from millstream.errors import ConfigError
-from millstream.spark.pipeline import (
+from millstream.spark.pipeline.definition import (
     Format,
     GroupSource,
     Jdbc,
@@ -86,8 +86,10 @@ def test_a_step_that_cannot_work_is_refused(make: Any, words: str) -> None:
 def test_a_pipeline_is_made_without_spark() -> None:
     import subprocess
 
-    code = ("import sys; from millstream.spark.pipeline import *; Pipeline(source=GroupSource('a', group='g'), "
-            "sinks=[Parquet('x')]); sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)")  # fmt: skip
+    code = (
+        "import sys; from millstream.spark.pipeline.definition import *; Pipeline(source=GroupSource('a', group='g'), "
+        "sinks=[Parquet('x')]); sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from millstream.errors import ConfigError, MalformedPayload
-from millstream.spark.schemas import table_of
+from millstream.spark.pipeline.schemas import table_of
 
 
 class Size(enum.Enum):
@@ -57,19 +57,27 @@ JSON_SCHEMA = {
         "country": {"type": "string", "pattern": "^[A-Z]{2}$"},
         "total": {"type": ["number", "null"], "exclusiveMinimum": 0},
         "way": {"enum": ["post", "hand"]},
-        "items": {"type": "array", "maxItems": 2, "items": {
-            "type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}},
+        "items": {
+            "type": "array",
+            "maxItems": 2,
+            "items": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}},
+        },
         "tags": {"type": "object", "additionalProperties": {"type": "string"}},
     },
-}  # fmt: skip
+}
 
 
 def test_a_dataclass_names_the_columns_and_its_payloads_become_rows() -> None:
     table = table_of(Order)
     assert dict(table.columns) == {
-        "order": "bigint", "at": "timestamp", "items": "array<struct<`name`:string,`price`:double>>", "size": "string",
-        "tags": "map<string,bigint>", "note": "string", "way": "string",
-    }  # fmt: skip
+        "order": "bigint",
+        "at": "timestamp",
+        "items": "array<struct<`name`:string,`price`:double>>",
+        "size": "string",
+        "tags": "map<string,bigint>",
+        "note": "string",
+        "way": "string",
+    }
     items = [{"name": "tea", "price": 1.5}]
     payload = {"order": 7, "at": "2026-03-02T10:00:00+00:00", "items": items, "tags": {"a": 1}}
     row = table.read(json.dumps(payload).encode())
@@ -97,12 +105,21 @@ def test_a_model_checks_its_own_rules() -> None:
 def test_a_json_schema_names_the_columns() -> None:
     table = table_of(JSON_SCHEMA)
     assert dict(table.columns) == {
-        "order": "bigint", "country": "string", "total": "double", "way": "string",
-        "items": "array<struct<`n`:bigint>>", "tags": "map<string,string>",
-    }  # fmt: skip
+        "order": "bigint",
+        "country": "string",
+        "total": "double",
+        "way": "string",
+        "items": "array<struct<`n`:bigint>>",
+        "tags": "map<string,string>",
+    }
     assert table.read(b'{"order": 1, "country": "DE", "total": 3}') == {
-        "order": 1, "country": "DE", "total": 3.0, "way": None, "items": None, "tags": None,
-    }  # fmt: skip
+        "order": 1,
+        "country": "DE",
+        "total": 3.0,
+        "way": None,
+        "items": None,
+        "tags": None,
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.spark.faults import EntriesLost
-from millstream.spark.filters import Comparison, narrow
 from millstream.spark.ids import MAX_ID, first_of, parse_id, text_of
-from millstream.spark.offsets import Cut, Offset, Position, from_json, spans_between, to_json
 from millstream.spark.options import Bounds
-from millstream.spark.planning import (
+from millstream.spark.range.filters import IdComparison, narrow
+from millstream.spark.range.offsets import Cut, Offset, Position, from_json, spans_between, to_json
+from millstream.spark.range.splits import (
     Window,
     after_loss,
     available,
@@ -25,14 +24,15 @@ from millstream.spark.planning import (
     parts_for,
     shares,
 )
-from millstream.spark.server import State
+from millstream.spark.runtime.errors import EntriesLost
+from millstream.spark.wire.metadata import StreamState
 
 NOW = first_of(1_700_000_000_000)
 numbers = st.integers(0, MAX_ID)
 
 
-def state(length: int, first: int, last: int, added: int, deleted: int = 0) -> State:
-    return State(length, NOW + first, NOW + last, NOW + last, added, deleted)
+def state(length: int, first: int, last: int, added: int, deleted: int = 0) -> StreamState:
+    return StreamState(length, NOW + first, NOW + last, NOW + last, added, deleted)
 
 
 @given(numbers)
@@ -90,17 +90,17 @@ def test_entries_that_were_trimmed_are_counted() -> None:
 
 
 def test_all_entries_may_have_been_trimmed() -> None:
-    empty = State(0, None, None, NOW + 60, 150)
+    empty = StreamState(0, None, None, NOW + 60, 150)
     assert after_loss("s", Position(NOW + 10, 100), empty, fail=False).lost == 50
 
 
 def test_trimming_what_was_read_loses_nothing() -> None:
     assert after_loss("s", Position(NOW + 10, 100), state(20, 5, 60, 150), fail=True).lost == 0
-    assert after_loss("s", Position(NOW + 60, 150), State(0, None, None, NOW + 60, 150), fail=True).lost == 0
+    assert after_loss("s", Position(NOW + 60, 150), StreamState(0, None, None, NOW + 60, 150), fail=True).lost == 0
 
 
 def test_a_stream_that_was_made_again_is_read_from_its_start() -> None:
-    again = State(3, NOW + 1, NOW + 3, NOW + 3, 3)
+    again = StreamState(3, NOW + 1, NOW + 3, NOW + 3, 3)
     with pytest.raises(EntriesLost, match="the stream was deleted and made again"):
         after_loss("s", Position(NOW + 10, 100), again, fail=True)
     missed = after_loss("s", Position(NOW + 10, 100), again, fail=False)
@@ -142,7 +142,7 @@ def test_few_rows_are_one_partition() -> None:
 
 def test_lag_is_in_entries_and_seconds() -> None:
     last = first_of(1_700_000_002_500)
-    full = State(50, NOW, last, last, 150)
+    full = StreamState(50, NOW, last, last, 150)
     found = lag_of(Offset({"s": Position(NOW + 1, 120)}), {"s": full})
     assert found == {"lag": 30, "lagSeconds": 2.5}
     assert lag_of(Offset({"s": Position(last, 150)}), {"s": full}) == {"lag": 0, "lagSeconds": 0.0}
@@ -158,10 +158,10 @@ def test_the_spans_of_a_batch_read_join_without_gaps(parts: int, first: int, mor
 
 
 def test_filters_narrow_a_read_only_where_they_may() -> None:
-    regular, early = state(10, 1, 10, 10), State(3, parse_id("2-0"), parse_id("10-0"), parse_id("10-0"), 3)
-    found = narrow([Comparison("id", ">=", "1700000000000-5"), Comparison("other", "=", 1)])
+    regular, early = state(10, 1, 10, 10), StreamState(3, parse_id("2-0"), parse_id("10-0"), parse_id("10-0"), 3)
+    found = narrow([IdComparison("id", ">=", "1700000000000-5"), IdComparison("other", "=", 1)])
     assert found.of(regular) == Window(low=NOW)
     assert found.of(early) == Window()
-    one = narrow([Comparison("id", "=", "5-1"), Comparison("stream", "in", ["a", "b"])])
+    one = narrow([IdComparison("id", "=", "5-1"), IdComparison("stream", "in", ["a", "b"])])
     assert one.of(early) == Window(frozenset("ab"), parse_id("5-1"), parse_id("5-2"))
-    assert narrow([Comparison("id", "<", "no id")]).of(regular) == Window()
+    assert narrow([IdComparison("id", "<", "no id")]).of(regular) == Window()

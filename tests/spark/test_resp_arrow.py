@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import CommandError, ProtocolError
-from millstream.spark.resp_arrow import Entries, EntriesReader, ListedEntries, TokenEntries
+from millstream.spark.wire.resp_arrow import Entries, EntriesReader, ListedEntries, TokenEntries
 
 Listed = list[tuple[bytes, list[bytes]]]
 

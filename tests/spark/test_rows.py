@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError, MalformedPayload
-from millstream.spark.resp_arrow import ListedEntries
-from millstream.spark.rows import META, RowBuilder, columns_of, convert
+from millstream.spark.wire.resp_arrow import ListedEntries
+from millstream.spark.wire.rows import META, RowBuilder, columns_of, convert
 
 MOMENT = pa.timestamp("us", tz="UTC")
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.spark.java import Java, find_java, wrapped_home
+from millstream.spark.runtime.java import Java, find_java, wrapped_home
 from tests.spark.conftest import SOURCE
 
 if TYPE_CHECKING:
@@ -37,9 +37,13 @@ def test_a_session_starts_quietly_where_there_is_no_java(tmp_path: Path) -> None
     bare = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
     bare |= {"PATH": str(tmp_path), "PYTHONPATH": str(SOURCE)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "log")], env=bare, cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "log")],
+        env=bare,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         timeout=START_S,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "10 java-runtime\n"
     assert (tmp_path / "log").exists()
@@ -47,7 +51,7 @@ def test_a_session_starts_quietly_where_there_is_no_java(tmp_path: Path) -> None
 
 def test_workers_begin_with_everything_loaded_and_out_of_the_garbage(spark: SparkSession) -> None:
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = {"is_loaded": "millstream.spark.settle_sink" in sys.modules, "frozen": gc.get_freeze_count()}
+        found = {"is_loaded": "millstream.spark.settlement.sink" in sys.modules, "frozen": gc.get_freeze_count()}
         for _ in batches:
             yield pa.RecordBatch.from_pylist([found])
 

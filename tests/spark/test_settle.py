@@ -13,11 +13,11 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release
 from millstream.errors import ConfigError, MalformedPayload, MillstreamError, NotSettled
-from millstream.spark.group_options import Settling, Terms, parse_settling
-from millstream.spark.settle_rows import (
+from millstream.spark.group.options import Settling, Terms, parse_settling
+from millstream.spark.settlement.rows import (
     Acks,
     Other,
     acks_of,
@@ -27,7 +27,7 @@ from millstream.spark.settle_rows import (
     rising,
     settlement_of,
 )
-from millstream.spark.settle_sending import Settler, Tally
+from millstream.spark.settlement.sender import Settler, Tally
 from tests.support.desk import LATER, NOBODY, Desk
 from tests.support.places import Site, visit
 from tests.support.proxy import FaultProxy
@@ -56,8 +56,14 @@ def rows(*given: dict[str, Any]) -> pa.RecordBatch:
 
 
 def row(delivery: Delivery, outcome: str | None, consumer: str = "spark-t-1", **more: Any) -> dict[str, Any]:
-    return {"stream": "orders", "id": delivery.id.decode(), "outcome": outcome, "consumer": consumer,
-            "delivery_count": delivery.number, **more}  # fmt: skip
+    return {
+        "stream": "orders",
+        "id": delivery.id.decode(),
+        "outcome": outcome,
+        "consumer": consumer,
+        "delivery_count": delivery.number,
+        **more,
+    }
 
 
 def settling(site: Site, **options: str) -> Settling:
@@ -76,8 +82,14 @@ def letters(desk: Desk) -> list[dict[bytes, bytes]]:
 
 def test_every_outcome_does_its_own(desk: Desk) -> None:
     a, b, c, d, e = desk.deliver(5, b"spark-t-1")
-    tally = settle(desk, row(a, "ack"), row(b, "retry", delay=60.0), row(c, "release"),
-                   row(d, "dead", reason="no price"), row(e, None, delay=60.0))  # fmt: skip
+    tally = settle(
+        desk,
+        row(a, "ack"),
+        row(b, "retry", delay=60.0),
+        row(c, "release"),
+        row(d, "dead", reason="no price"),
+        row(e, None, delay=60.0),
+    )
     assert tally == Tally({"ack": 1, "retry": 2, "release": 1, "dead": 1})
     assert desk.pending() == [(b.id, LATER, 1), (c.id, NOBODY, 0), (e.id, LATER, 1)]
     (letter,) = letters(desk)
@@ -107,8 +119,10 @@ def test_what_somebody_else_has_is_left_alone(desk: Desk) -> None:
 def test_without_a_consumer_any_of_the_querys_prefix_will_do(desk: Desk) -> None:
     a, b = desk.deliver(2, b"spark-t-1")
     (c,) = desk.deliver(1, b"w")
-    bare = [{"stream": "orders", "id": each.id.decode(), "outcome": outcome}
-            for each, outcome in ((a, "ack"), (b, "retry"), (c, "ack"))]  # fmt: skip
+    bare = [
+        {"stream": "orders", "id": each.id.decode(), "outcome": outcome}
+        for each, outcome in ((a, "ack"), (b, "retry"), (c, "ack"))
+    ]
     assert settle(desk, *bare, backoff="60s") == Tally({"ack": 1, "retry": 1}, 0, 1)
     assert desk.pending() == [(b.id, LATER, 1), (c.id, "w", 1)]
     assert settle(desk, {"stream": "orders", "id": c.id.decode(), "outcome": "ack"}, consumer="w") == Tally({}, 0, 1)
@@ -194,16 +208,20 @@ def test_a_retry_without_a_delay_waits_for_the_backoff() -> None:
 
 
 def test_acks_are_sorted_by_owner_number_and_id() -> None:
-    table = pa.Table.from_batches([rows(
-        {"id": "10-0", "outcome": "ack", "consumer": "a", "delivery_count": 1},
-        {"id": "9-0", "outcome": "ack", "consumer": "a", "delivery_count": 1},
-        {"id": "9-11", "outcome": "ack", "consumer": "a", "delivery_count": 2},
-        {"id": "9-2", "outcome": "ack", "consumer": "a", "delivery_count": 2},
-        {"id": "9-2", "outcome": "ack", "consumer": "a", "delivery_count": 2},
-        {"id": "1-0", "outcome": "ack", "consumer": None, "delivery_count": 1},
-        {"id": "2-0", "outcome": "retry", "consumer": "a", "delivery_count": 1},
-        {"id": "3-0", "outcome": None, "consumer": "a", "delivery_count": 1},
-    )])  # fmt: skip
+    table = pa.Table.from_batches(
+        [
+            rows(
+                {"id": "10-0", "outcome": "ack", "consumer": "a", "delivery_count": 1},
+                {"id": "9-0", "outcome": "ack", "consumer": "a", "delivery_count": 1},
+                {"id": "9-11", "outcome": "ack", "consumer": "a", "delivery_count": 2},
+                {"id": "9-2", "outcome": "ack", "consumer": "a", "delivery_count": 2},
+                {"id": "9-2", "outcome": "ack", "consumer": "a", "delivery_count": 2},
+                {"id": "1-0", "outcome": "ack", "consumer": None, "delivery_count": 1},
+                {"id": "2-0", "outcome": "retry", "consumer": "a", "delivery_count": 1},
+                {"id": "3-0", "outcome": None, "consumer": "a", "delivery_count": 1},
+            )
+        ]
+    )
     found = sorted(acks_of(table), key=lambda each: each.ids)
     assert found == [Acks(None, 1, [b"1-0"]), Acks("a", 1, [b"9-0", b"10-0"]), Acks("a", 2, [b"9-2", b"9-11"])]
     assert [(each.id, each.outcome) for each in others_of(table)] == [(b"2-0", "retry"), (b"3-0", "retry")]

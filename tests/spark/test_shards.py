@@ -12,13 +12,13 @@ import pytest
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
-from millstream.spark.compat import HAS_LIMITS
 from millstream.spark.ids import parse_id
 from millstream.spark.options import Read, parse_read
-from millstream.spark.reading import Span, read_span
-from millstream.spark.server import Server
-from millstream.spark.wire import open_for
-from millstream.worker.report import Audit, audit_of
+from millstream.spark.range.reader import Span, read_span
+from millstream.spark.runtime.compat import HAS_LIMITS
+from millstream.spark.wire.metadata import StreamMetadata
+from millstream.spark.wire.socket import open_for
+from millstream.worker.audit import Audit, audit_of
 from tests.support.cluster import Cluster, slot_of
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_a_span_goes_on_where_a_replica_has_taken_over(cluster: Cluster) -> None
     ids = filled(cluster, name)
     nodes = ",".join(f"127.0.0.1:{node.port}" for node in [cluster.primary(0), cluster.primary(1)])
     given = parse_read({"url": f"redis+cluster://{nodes}", "stream": name, "fetchSize": "1000"})
-    server = Server(given.connection)
+    server = StreamMetadata(given.connection)
     span = server.placed(Span(name, 0, parse_id(ids[-1])))
     cluster.wait_for_replica()
     assert read(given, span, lambda: cluster.kill_primary(0)) == ids
@@ -169,7 +169,7 @@ def test_a_span_goes_on_where_a_replica_has_taken_over(cluster: Cluster) -> None
 
 def test_streams_of_a_pattern_are_found_while_a_node_is_gone_for_a_moment(cluster: Cluster) -> None:
     given = parse_read({"url": cluster.url, "streamPattern": "jobs-*"})
-    server = Server(given.connection)
+    server = StreamMetadata(given.connection)
     assert server.find(given.choice) == NAMES
     cluster.failover()
     assert server.find(given.choice) == NAMES
@@ -180,7 +180,7 @@ def test_a_stream_moves_while_it_is_read(cluster: Cluster) -> None:
     name = cluster.key_on(1, "moving")
     ids = filled(cluster, name)
     given = parse_read({"url": cluster.url, "stream": name})
-    server = Server(given.connection)
+    server = StreamMetadata(given.connection)
     span = server.placed(Span(name, 0, parse_id(ids[-1])))
     server.close()
     assert read(given, span, lambda: cluster.move_slot(slot_of(name), 2)) == ids

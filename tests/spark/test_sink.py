@@ -11,8 +11,8 @@ import redis
 
 from millstream.errors import ConfigError
 from millstream.spark.options import parse_write
-from millstream.spark.packing import layout_of, pack
-from millstream.spark.writing import FenceWriter, Identity, IdmpWriter
+from millstream.spark.sink.packing import layout_of, pack
+from millstream.spark.sink.writer import FenceWriter, Identity, IdmpWriter
 from tests.spark.conftest import Place, read
 from tests.support.servers import redis_binary, require, running
 
@@ -90,7 +90,7 @@ def test_a_task_that_fails_halfway_and_runs_again_writes_each_row_once(place: Pl
     """The same writer object writes a partition twice, the first time not to its end."""
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from millstream.spark.sink import make_sink
+    from millstream.spark.sink.sink import make_sink
 
     schema = StructType([StructField("n", LongType())])
     sink = make_sink({"url": place.url, "stream": place.stream, "chunkSize": "7"}, schema)

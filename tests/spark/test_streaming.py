@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millstream.spark.compat import HAS_LIMITS
+from millstream.spark.runtime.compat import HAS_LIMITS
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:

@@ -71,8 +71,16 @@ def test_dead_letters_are_a_table_with_their_reasons(spark: SparkSession, place:
 
     place.fill(1)
     keys = Keys(place.stream.encode())
-    about = {"_original_id": "5-0", "_id": "5-0", "_reason": "rejected", "_error": "bad price", "_group": "g",
-             "_attempts": "3", "_dead_at": "1700000000000", "_meta": "8"}  # fmt: skip
+    about = {
+        "_original_id": "5-0",
+        "_id": "5-0",
+        "_reason": "rejected",
+        "_error": "bad price",
+        "_group": "g",
+        "_attempts": "3",
+        "_dead_at": "1700000000000",
+        "_meta": "8",
+    }
     with connect(place.url) as backend:
         backend.execute("XADD", keys.dead, "*", "n", "7", *[word for pair in about.items() for word in pair])
     [row] = rows(spark, place, "dead_letters")

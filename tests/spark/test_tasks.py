@@ -8,7 +8,7 @@ import gc
 import pyarrow as pa
 import pytest
 
-from millstream.spark.tasks import begin, rows_of
+from millstream.spark.runtime.tasks import begin, rows_of
 
 COLUMNS = {
     "text": pa.array(["a", None, "ü" * 40], pa.string()),

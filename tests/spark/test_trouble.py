@@ -17,13 +17,13 @@ import pytest
 import redis
 
 from millstream.errors import ConfigError, Unavailable
-from millstream.spark.faults import EntriesLost
 from millstream.spark.ids import parse_id
-from millstream.spark.offsets import Cut
-from millstream.spark.options import Connection, Read, parse_read
-from millstream.spark.reading import Span, read_span
-from millstream.spark.server import Server
-from millstream.spark.streaming import Limits, RangePlanner
+from millstream.spark.options import ConnectionOptions, Read, parse_read
+from millstream.spark.range.offsets import Cut
+from millstream.spark.range.planner import Limits, RangePlanner
+from millstream.spark.range.reader import Span, read_span
+from millstream.spark.runtime.errors import EntriesLost
+from millstream.spark.wire.metadata import StreamMetadata
 from tests.spark.conftest import Place
 from tests.support.certificates import make_certificates
 from tests.support.cluster import Cluster
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SECRET = "hunter2-is-secret"
 
 
-def read_ids(connection: Connection, span: Span, fetch: int = 10_000, *, fail_on_loss: bool = True) -> list[str]:
+def read_ids(connection: ConnectionOptions, span: Span, fetch: int = 10_000, *, fail_on_loss: bool = True) -> list[str]:
     found: list[str] = []
     for entries in read_span(connection, span, fetch, fail_on_loss=fail_on_loss):
         found += [entry_id.decode() for entry_id in entries.ids().to_pylist()]
@@ -81,7 +81,7 @@ def test_a_span_below_whose_floor_all_is_gone_is_lost(place: Place) -> None:
 
 def test_a_walk_cuts_where_it_is_told(place: Place) -> None:
     ids = place.fill(2_500)
-    with closing(Server(options(place).connection)) as server:
+    with closing(StreamMetadata(options(place).connection)) as server:
         walk = server.walk(whole(place, ids), 1_000, 400, 1_000, None)
         assert walk.cuts == tuple(Cut(parse_id(ids[n]), count) for n, count in ((399, 400), (799, 400), (999, 200)))
         assert walk.rows == 1_000
@@ -226,8 +226,11 @@ def test_a_stream_is_read_through_tls(tmp_path: Path) -> None:
         for _ in range(3_000):
             pipe.xadd("s", {"v": "x" * 300})
         ids = [entry_id.decode() for entry_id in pipe.execute()]
-        who = {"tlsCaFile": str(files.authority), "tlsCertFile": str(files.client_certificate),
-               "tlsKeyFile": str(files.client_key)}  # fmt: skip
+        who = {
+            "tlsCaFile": str(files.authority),
+            "tlsCertFile": str(files.client_certificate),
+            "tlsKeyFile": str(files.client_key),
+        }
         given = parse_read({"url": f"rediss://127.0.0.1:{ours.listener.tls[0][1]}", "stream": "s", **who})
         assert read_ids(given.connection, Span("s", 0, parse_id(ids[-1]))) == ids
         assert RangePlanner(given).latest(RangePlanner(given).initial(), Limits())["rows"] == 3_000
@@ -254,6 +257,6 @@ def test_a_stream_that_has_moved_is_found(valkey_cluster: Cluster) -> None:
     client = valkey_cluster.client()
     ids = [client.xadd(name, {"n": n}).decode() for n in range(10)]
     given = parse_read({"url": valkey_cluster.url, "stream": name})
-    with closing(Server(given.connection)) as server:
+    with closing(StreamMetadata(given.connection)) as server:
         wrong = server.address(valkey_cluster.key_on(0, "other"))
     assert read_ids(given.connection, Span(name, 0, parse_id(ids[-1]), address=wrong)) == ids

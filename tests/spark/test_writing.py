@@ -8,8 +8,8 @@ import redis
 
 from millstream.errors import ConfigError, ServerReplied, Unavailable
 from millstream.spark.options import Write, parse_write
-from millstream.spark.packing import Packed, layout_of, pack
-from millstream.spark.writing import FenceWriter, Identity, fence_key
+from millstream.spark.sink.packing import Packed, layout_of, pack
+from millstream.spark.sink.writer import FenceWriter, Identity, fence_key
 from tests.support.servers import RealServer
 
 ONE = Identity("q", 3, 0)

@@ -311,8 +311,8 @@ class PythonEngine(Engine):
 
     def __init__(self) -> None:
         from millstream.engine import commands, invariants
-        from millstream.engine.keyspace import Keyspace
-        from millstream.server import resp
+        from millstream.engine.keys.keyspace import Keyspace
+        from millstream.server.protocol import resp
 
         self._execute, self._check, self._encode = commands.execute, invariants.check, resp.encode
         self.keyspace = Keyspace()
@@ -400,7 +400,7 @@ class PythonEngine(Engine):
         setattr(self.keyspace.settings, attribute, value)
 
     def sweep(self) -> None:
-        from millstream.engine.stream import sweep_idempotency
+        from millstream.engine.streams.stream import sweep_idempotency
 
         for database in self.keyspace:
             sweep_idempotency(database, self.now_ms)
@@ -485,8 +485,12 @@ class Connection:
 class RedisServer(Engine):
     """A real server, emptied for each test."""
 
-    settings = {"stream-node-max-entries": 100, "stream-node-max-bytes": 4096,
-                "stream-idmp-duration": 100, "stream-idmp-maxsize": 100}  # fmt: skip
+    settings = {
+        "stream-node-max-entries": 100,
+        "stream-node-max-bytes": 4096,
+        "stream-idmp-duration": 100,
+        "stream-idmp-maxsize": 100,
+    }
     shared: dict[int, Connection] = {}
 
     def __init__(self) -> None:

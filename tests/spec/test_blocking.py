@@ -101,9 +101,16 @@ MAKES_READY_FOR_GROUPS = {
     "PEXPIRE s -1": NO_GROUP,
 }
 MAKES_NOTHING_READY = [
-    "XGROUP SETID s g 0", "XGROUP CREATE s h 0", "XGROUP DELCONSUMER s g d", "XDEL s 1-0", "XTRIM s MAXLEN 0",
-    "XSETID s 9-0", "XCLAIM s g d 0 1-0 IDLE 9999", "XACK s g 1-0", "XCFGSET s IDMP-DURATION 5",
-]  # fmt: skip
+    "XGROUP SETID s g 0",
+    "XGROUP CREATE s h 0",
+    "XGROUP DELCONSUMER s g d",
+    "XDEL s 1-0",
+    "XTRIM s MAXLEN 0",
+    "XSETID s 9-0",
+    "XCLAIM s g d 0 1-0 IDLE 9999",
+    "XACK s g 1-0",
+    "XCFGSET s IDMP-DURATION 5",
+]
 
 
 def prepared(e: Engine) -> None:

@@ -125,11 +125,23 @@ def test_recording_a_known_id_reports_nothing(e: Engine) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["XADD s 1-0 f v", "XADD s MAXLEN 0 1-0 f v", "XNACK s g FAIL IDS 2 1-0 x", "XDEL s 1-0 x", "XACK s g 1-0 x",
-     "XDELEX s IDS 2 1-0 x", "XACKDEL s g IDS 2 1-0 x", "XTRIM s MAXLEN -1", "XGROUP CREATE s g 0",
-     "XREADGROUP GROUP g new STREAMS s none > >", "XCLAIM s g new 0 1-0 NOSUCH", "XAUTOCLAIM s g new 0 0 COUNT 0",
-     "XSETID s 2-0", "XGROUP SETID s g x"],
-)  # fmt: skip
+    [
+        "XADD s 1-0 f v",
+        "XADD s MAXLEN 0 1-0 f v",
+        "XNACK s g FAIL IDS 2 1-0 x",
+        "XDEL s 1-0 x",
+        "XACK s g 1-0 x",
+        "XDELEX s IDS 2 1-0 x",
+        "XACKDEL s g IDS 2 1-0 x",
+        "XTRIM s MAXLEN -1",
+        "XGROUP CREATE s g 0",
+        "XREADGROUP GROUP g new STREAMS s none > >",
+        "XCLAIM s g new 0 1-0 NOSUCH",
+        "XAUTOCLAIM s g new 0 0 COUNT 0",
+        "XSETID s 2-0",
+        "XGROUP SETID s g x",
+    ],
+)
 def test_a_refused_command_has_no_effect(e: Engine, words: str) -> None:
     held(e)
     did = e.did(*words.split())
@@ -238,9 +250,7 @@ def test_a_duplicate_is_a_change_for_the_log_only(e: Engine) -> None:
     """New §8.7 case 2: logged as it came, `*` and `~` untouched."""
     first = e("XADD", "s", "IDMPAUTO", "p", "*", "f", "v")
     did = e.did("XADD", "s", "IDMPAUTO", "p", "MAXLEN", "~", 0, "*", "f", "v")
-    assert did == Did(
-        reply=first, log=["XADD s IDMPAUTO p MAXLEN ~ 0 * f v"], events=[], touched=[], ready=[], dirty=1
-    )
+    assert did == Did(reply=first, log=["XADD s IDMPAUTO p MAXLEN ~ 0 * f v"], events=[], touched=[], ready=[], dirty=1)
 
 
 # XREADGROUP (new §4.7, base §9)
@@ -251,9 +261,7 @@ def test_a_delivery_is_logged_as_claims_and_a_position(e: Engine) -> None:
     held(e)
     e.fill(4, 4)
     did = e.did("XREADGROUP", "GROUP", "g", "d", "STREAMS", "s", ">")
-    assert did.log == [
-        claimed("3-0", count=1), claimed("4-0", count=1), "XGROUP SETID s g 4-0 ENTRIESREAD 4",
-    ]  # fmt: skip
+    assert did.log == [claimed("3-0", count=1), claimed("4-0", count=1), "XGROUP SETID s g 4-0 ENTRIESREAD 4"]
     assert (did.events, did.touched, did.ready, did.dirty) == (["xgroup-createconsumer s"], [], [], 2)
 
 
@@ -308,9 +316,11 @@ def test_a_read_with_claim_logs_claims_then_deliveries_then_the_position(e: Engi
     e("XCLAIM", "s", "g", "c", 0, "1-0", "RETRYCOUNT", 6)
     did = e.did("XREADGROUP", "GROUP", "g", "d", "CLAIM", 0, "STREAMS", "s", ">")
     assert did.log == [
-        claimed("2-0", count=2), claimed("1-0", count=7), claimed("3-0", count=1),
+        claimed("2-0", count=2),
+        claimed("1-0", count=7),
+        claimed("3-0", count=1),
         "XGROUP SETID s g 3-0 ENTRIESREAD 3",
-    ]  # fmt: skip
+    ]
     assert (did.events, did.touched, did.ready, did.dirty) == (["xgroup-createconsumer s"], [], [], 2)
 
 
@@ -325,9 +335,11 @@ def test_claims_of_a_read_without_ack_are_logged(e: Engine) -> None:
     held(e)
     did = e.did("XREADGROUP", "GROUP", "g", "d", "NOACK", "CLAIM", 0, "STREAMS", "s", ">")
     assert did.log == [
-        claimed("1-0", count=2), claimed("2-0", count=2), "XGROUP SETID s g 3-0 ENTRIESREAD 3",
+        claimed("1-0", count=2),
+        claimed("2-0", count=2),
+        "XGROUP SETID s g 3-0 ENTRIESREAD 3",
         "XGROUP CREATECONSUMER s g d",
-    ]  # fmt: skip
+    ]
     assert did.dirty == 2
 
 
@@ -339,9 +351,11 @@ def test_each_stream_of_a_read_counts_as_one_change(e: Engine) -> None:
     e.fill(2, 2, "b")
     did = e.did("XREADGROUP", "GROUP", "g", "d", "STREAMS", "a", "b", ">", ">", watch=("a", "b"))
     assert did.log == [
-        claimed("1-0", count=1, last="0-0", key="a"), "XGROUP SETID a g 1-0 ENTRIESREAD 1",
-        claimed("2-0", count=1, last="1-0", key="b"), "XGROUP SETID b g 2-0 ENTRIESREAD 2",
-    ]  # fmt: skip
+        claimed("1-0", count=1, last="0-0", key="a"),
+        "XGROUP SETID a g 1-0 ENTRIESREAD 1",
+        claimed("2-0", count=1, last="1-0", key="b"),
+        "XGROUP SETID b g 2-0 ENTRIESREAD 2",
+    ]
     assert (did.events, did.touched, did.dirty) == (["xgroup-createconsumer a"], [], 3)
 
 
@@ -429,9 +443,13 @@ def test_only_acknowledging_is_no_modification(e: Engine, strategy: str) -> None
         e("XDEL", "s", "1-0")
     did = e.did("XACKDEL", "s", "g", strategy, "IDS", 1, "1-0")
     assert did == Did(
-        reply=[2 if strategy == "ACKED" else 1], log=[f"XACKDEL s g {strategy} IDS 1 1-0"], events=[], touched=[],
-        ready=[], dirty=1,
-    )  # fmt: skip
+        reply=[2 if strategy == "ACKED" else 1],
+        log=[f"XACKDEL s g {strategy} IDS 1 1-0"],
+        events=[],
+        touched=[],
+        ready=[],
+        dirty=1,
+    )
 
 
 def test_one_event_for_several_deletions(e: Engine) -> None:
@@ -446,16 +464,33 @@ def test_one_event_for_several_deletions(e: Engine) -> None:
 @pytest.mark.parametrize(
     ("words", "misses"),
     [
-        ("XLEN none", 1), ("XRANGE none - +", 1), ("XREVRANGE none + -", 1), ("XREAD STREAMS none 0", 2),
-        ("XREAD STREAMS none $", 2), ("XREAD STREAMS none none 0 +", 4), ("XPENDING none g", 1),
-        ("XPENDING none g - + 1", 1), ("XINFO STREAM none", 1), ("XINFO GROUPS none", 1),
-        ("XINFO CONSUMERS none g", 1), ("XREADGROUP GROUP g c STREAMS none >", 1), ("XACK none g 1", 1),
-        ("XACKDEL none g IDS 1 1-0", 1), ("XCLAIM none g c 0 1-0", 1), ("XAUTOCLAIM none g c 0 0", 1),
-        ("XADD none NOMKSTREAM * f v", 0), ("XDEL none 1-0", 0), ("XTRIM none MAXLEN 0", 0),
-        ("XDELEX none IDS 1 1-0", 0), ("XNACK none g FAIL IDS 1 1-0", 0), ("XGROUP DESTROY none g", 0),
-        ("XSETID none 1-0", 0), ("XCFGSET none IDMP-DURATION 1", 0), ("XIDMPRECORD none p i 1-0", 0),
+        ("XLEN none", 1),
+        ("XRANGE none - +", 1),
+        ("XREVRANGE none + -", 1),
+        ("XREAD STREAMS none 0", 2),
+        ("XREAD STREAMS none $", 2),
+        ("XREAD STREAMS none none 0 +", 4),
+        ("XPENDING none g", 1),
+        ("XPENDING none g - + 1", 1),
+        ("XINFO STREAM none", 1),
+        ("XINFO GROUPS none", 1),
+        ("XINFO CONSUMERS none g", 1),
+        ("XREADGROUP GROUP g c STREAMS none >", 1),
+        ("XACK none g 1", 1),
+        ("XACKDEL none g IDS 1 1-0", 1),
+        ("XCLAIM none g c 0 1-0", 1),
+        ("XAUTOCLAIM none g c 0 0", 1),
+        ("XADD none NOMKSTREAM * f v", 0),
+        ("XDEL none 1-0", 0),
+        ("XTRIM none MAXLEN 0", 0),
+        ("XDELEX none IDS 1 1-0", 0),
+        ("XNACK none g FAIL IDS 1 1-0", 0),
+        ("XGROUP DESTROY none g", 0),
+        ("XSETID none 1-0", 0),
+        ("XCFGSET none IDMP-DURATION 1", 0),
+        ("XIDMPRECORD none p i 1-0", 0),
     ],
-)  # fmt: skip
+)
 def test_which_commands_tell_that_a_key_is_missing(e: Engine, words: str, misses: int) -> None:
     """Base §8.3, class m, and what 8.10.2 does beyond it: by how the key is looked up, not by what is done."""
     assert e.did(*words.split(), classes="m").events == ["keymiss none"] * misses
@@ -489,22 +524,62 @@ def visible(e: Engine, key: str = "s") -> object:
     "script",
     [
         ["XADD s * f v", "XADD s MAXLEN ~ 1 * f v", "XADD s 99999999999999-* f v"],
-        ["XGROUP CREATE s g $ MKSTREAM", "XADD s 1-0 f v", "XADD s 2-0 f v", "XREADGROUP GROUP g c STREAMS s >",
-         "XNACK s g FAIL IDS 2 2-0 1-0", "XREADGROUP GROUP g d CLAIM 0 COUNT 1 STREAMS s >"],
-        ["XADD s 1-0 f v", "XADD s 2-0 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g c NOACK STREAMS s >",
-         "XREADGROUP GROUP g d STREAMS s 0", "XGROUP SETID s g 0", "XREADGROUP GROUP g d COUNT 1 STREAMS s >"],
-        ["XADD s 1-0 f v", "XADD s 2-0 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g c STREAMS s >",
-         "XDEL s 1-0", "XAUTOCLAIM s g d 0 0", "XCLAIM s g e 0 2-0 IDLE 500 RETRYCOUNT 9 LASTID 7-0"],
-        ["XADD s 1-0 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g c STREAMS s >", "XNACK s g FATAL IDS 1 1-0",
-         "XDEL s 1-0", "XAUTOCLAIM s g c 0 0"],
-        ["XADD s IDMP p i * f v", "XADD s IDMP p i * f v", "XADD s IDMPAUTO q * f v", "XCFGSET s IDMP-MAXSIZE 5",
-         "XADD s IDMP p j MAXLEN ~ 1 * f v"],
-        ["XADD s 1-0 f v", "XADD s 2-0 f v", "XADD s 3-0 f v", "XGROUP CREATE s g 0", "XGROUP CREATE s h 2-0",
-         "XREADGROUP GROUP g c STREAMS s >", "XACKDEL s g ACKED IDS 2 1-0 3-0", "XDELEX s DELREF IDS 1 2-0",
-         "XTRIM s MAXLEN ~ 0 DELREF", "XSETID s 9-0 ENTRIESADDED 50 MAXDELETEDID 4-0"],
+        [
+            "XGROUP CREATE s g $ MKSTREAM",
+            "XADD s 1-0 f v",
+            "XADD s 2-0 f v",
+            "XREADGROUP GROUP g c STREAMS s >",
+            "XNACK s g FAIL IDS 2 2-0 1-0",
+            "XREADGROUP GROUP g d CLAIM 0 COUNT 1 STREAMS s >",
+        ],
+        [
+            "XADD s 1-0 f v",
+            "XADD s 2-0 f v",
+            "XGROUP CREATE s g 0",
+            "XREADGROUP GROUP g c NOACK STREAMS s >",
+            "XREADGROUP GROUP g d STREAMS s 0",
+            "XGROUP SETID s g 0",
+            "XREADGROUP GROUP g d COUNT 1 STREAMS s >",
+        ],
+        [
+            "XADD s 1-0 f v",
+            "XADD s 2-0 f v",
+            "XGROUP CREATE s g 0",
+            "XREADGROUP GROUP g c STREAMS s >",
+            "XDEL s 1-0",
+            "XAUTOCLAIM s g d 0 0",
+            "XCLAIM s g e 0 2-0 IDLE 500 RETRYCOUNT 9 LASTID 7-0",
+        ],
+        [
+            "XADD s 1-0 f v",
+            "XGROUP CREATE s g 0",
+            "XREADGROUP GROUP g c STREAMS s >",
+            "XNACK s g FATAL IDS 1 1-0",
+            "XDEL s 1-0",
+            "XAUTOCLAIM s g c 0 0",
+        ],
+        [
+            "XADD s IDMP p i * f v",
+            "XADD s IDMP p i * f v",
+            "XADD s IDMPAUTO q * f v",
+            "XCFGSET s IDMP-MAXSIZE 5",
+            "XADD s IDMP p j MAXLEN ~ 1 * f v",
+        ],
+        [
+            "XADD s 1-0 f v",
+            "XADD s 2-0 f v",
+            "XADD s 3-0 f v",
+            "XGROUP CREATE s g 0",
+            "XGROUP CREATE s h 2-0",
+            "XREADGROUP GROUP g c STREAMS s >",
+            "XACKDEL s g ACKED IDS 2 1-0 3-0",
+            "XDELEX s DELREF IDS 1 2-0",
+            "XTRIM s MAXLEN ~ 0 DELREF",
+            "XSETID s 9-0 ENTRIESADDED 50 MAXDELETEDID 4-0",
+        ],
     ],
     ids=lambda script: script[-1],
-)  # fmt: skip
+)
 def test_replaying_the_log_brings_everything_back(e: PythonEngine, script: list[str]) -> None:
     """Outcomes, not requests: a minute later, on another clock, the same state."""
     for words in script:

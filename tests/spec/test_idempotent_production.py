@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .support import (
-    BAD_ID,
-    ID_EXHAUSTED,
-    NOT_AN_INTEGER,
-    SYNTAX,
-    TOP_ID,
-    WRONG_TYPE,
-    Engine,
-    arity,
-    entry,
-    spelled,
-)
+from .support import BAD_ID, ID_EXHAUSTED, NOT_AN_INTEGER, SYNTAX, TOP_ID, WRONG_TYPE, Engine, arity, entry, spelled
 
 TWICE = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
 AUTO_PID = "ERR syntax error, IDMPAUTO requires a non-empty producer ID"
@@ -58,18 +47,18 @@ def tracked(e: Engine, key: str = "s") -> dict[str, int]:
         (["IDMP", "p", "i", "LIMIT", "5", "5-0", "f", "v"], EXPLICIT),
         (["IDMP", "p", "i", "5-0", "f", "v", "f"], EXPLICIT),
         (["IDMP", "p", "i", "0-0", "f", "v"], EXPLICIT),
-        (["IDMP", "p", "i", "LIMIT", "5", "*", "f", "v"],
-         "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"),
+        (
+            ["IDMP", "p", "i", "LIMIT", "5", "*", "f", "v"],
+            "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+        ),
         (["IDMP", "p", "i", "*", "f", "v", "f"], arity("xadd")),
         # without the words it needs, an option is taken for the id
         (["NOMKSTREAM", "KEEPREF", "IDMPAUTO"], BAD_ID),
         (["NOMKSTREAM", "KEEPREF", "IDMP", "p"], BAD_ID),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", ["missing", "string", "stream"])
-def test_bad_words_are_refused_before_the_key_is_looked_at(
-    e: Engine, words: list[str], text: str, kind: str
-) -> None:
+def test_bad_words_are_refused_before_the_key_is_looked_at(e: Engine, words: list[str], text: str, kind: str) -> None:
     """New §8.2: also before WRONGTYPE."""
     if kind == "string":
         e("SET", "k", "x")
@@ -282,9 +271,7 @@ def test_xcfgset_forgets_all_producers_if_anything_changes(e: Engine, words: str
     ("name", "field", "limits"),
     [("IDMP-DURATION", "idmp-duration", (1, 86400)), ("IDMP-MAXSIZE", "idmp-maxsize", (1, 10000))],
 )
-def test_xcfgset_takes_the_ends_of_its_ranges(
-    e: Engine, name: str, field: str, limits: tuple[int, int]
-) -> None:
+def test_xcfgset_takes_the_ends_of_its_ranges(e: Engine, name: str, field: str, limits: tuple[int, int]) -> None:
     e("XADD", "s", "*", "f", "v")
     for value in limits:
         assert e("XCFGSET", "s", name, value) == "OK"

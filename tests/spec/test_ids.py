@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .support import (
-    BAD_ID,
-    ID_EXHAUSTED,
-    ID_TOO_SMALL,
-    NIL_ARRAY,
-    TOP_ID,
-    U64_MAX,
-    Engine,
-    engine_only,
-    entry,
-    ids_of,
-)
+from .support import BAD_ID, ID_EXHAUSTED, ID_TOO_SMALL, NIL_ARRAY, TOP_ID, U64_MAX, Engine, engine_only, entry, ids_of
 
 FAR = 99_999_999_999_999  # a millisecond that no clock will reach during a test
 
@@ -45,10 +34,28 @@ def test_an_id_is_read_leniently_and_printed_canonically(e: Engine, written: str
 @pytest.mark.parametrize(
     "written",
     [
-        "", "-", "+", "$", ">", "5-", "-5", "5-5-5", "abc", "1-abc", "0x1", "1-0x1", "7 ", "7-1 ", "1--1", "(5",
-        "5.0", "18446744073709551616", "1-18446744073709551616", "0" * 127 + "7",
+        "",
+        "-",
+        "+",
+        "$",
+        ">",
+        "5-",
+        "-5",
+        "5-5-5",
+        "abc",
+        "1-abc",
+        "0x1",
+        "1-0x1",
+        "7 ",
+        "7-1 ",
+        "1--1",
+        "(5",
+        "5.0",
+        "18446744073709551616",
+        "1-18446744073709551616",
+        "0" * 127 + "7",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("command", [["XADD", "s", None, "f", "v"], ["XDEL", "s", None], ["XSETID", "s", None]])
 def test_what_is_not_an_id_is_refused(e: Engine, command: list[str | None], written: str) -> None:
     """Base §4.1, new §0.3."""
@@ -152,9 +159,7 @@ def test_a_short_exclusive_end_keeps_its_millisecond_but_for_the_last_id(e: Engi
         (["XAUTOCLAIM", "s", "g", "c", "0", "(" + TOP_ID], "start"),
     ],
 )
-def test_an_exclusive_bound_beyond_the_ends_is_refused(
-    e: Engine, command: list[str], which: str | None
-) -> None:
+def test_an_exclusive_bound_beyond_the_ends_is_refused(e: Engine, command: list[str], which: str | None) -> None:
     """Base §4.1."""
     e.stream(1, "g")
     if which is None:
@@ -191,16 +196,11 @@ def test_an_automatic_id_carries_into_the_next_millisecond(e: Engine) -> None:
     assert e("XADD", "s", "*", "f", "v") == f"{FAR + 1}-0"
 
 
-@pytest.mark.parametrize(("last", "written", "made"), [
-    (None, "0-*", "0-1"),
-    (None, "5-*", "5-0"),
-    ("5-3", "5-*", "5-4"),
-    ("5-3", "6-*", "6-0"),
-    ("0-1", "0-*", "0-2"),
-])  # fmt: skip
-def test_an_automatic_seq_counts_within_its_millisecond(
-    e: Engine, last: str | None, written: str, made: str
-) -> None:
+@pytest.mark.parametrize(
+    ("last", "written", "made"),
+    [(None, "0-*", "0-1"), (None, "5-*", "5-0"), ("5-3", "5-*", "5-4"), ("5-3", "6-*", "6-0"), ("0-1", "0-*", "0-2")],
+)
+def test_an_automatic_seq_counts_within_its_millisecond(e: Engine, last: str | None, written: str, made: str) -> None:
     if last:
         e("XADD", "s", last, "f", "v")
     assert e("XADD", "s", written, "f", "v") == made

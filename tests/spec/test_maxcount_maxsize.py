@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .support import (
-    BAD_ID,
-    NIL_ARRAY,
-    NOT_AN_INTEGER,
-    SYNTAX,
-    WRONG_TYPE,
-    Engine,
-    decode,
-    ids_of,
-    spelled,
-)
+from .support import BAD_ID, NIL_ARRAY, NOT_AN_INTEGER, SYNTAX, WRONG_TYPE, Engine, decode, ids_of, spelled
 
 TOO_SMALL = "ERR MAXCOUNT must be greater than or equal to COUNT"
 UNBALANCED = "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."

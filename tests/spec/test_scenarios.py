@@ -17,8 +17,10 @@ def test_scenario_a_zone_order_and_priority(e: Engine) -> None:
     e.wait(10)
     now = e.near(e.now_ms)
     assert e.claim("g", "c2", 5, "COUNT", 3) == [
-        [*entry("3-0"), now, 1], [*entry("1-0"), now, 1], [*entry("2-0"), e.near(10), 1],
-    ]  # fmt: skip
+        [*entry("3-0"), now, 1],
+        [*entry("1-0"), now, 1],
+        [*entry("2-0"), e.near(10), 1],
+    ]
     group = e.full_group()
     assert (group["nacked-count"], group["pel-count"]) == (0, 4)
 

@@ -38,8 +38,11 @@ TABLE = [
     ("XREADGROUP GROUP g c STREAMS s >", "*-1", "_"),
     ("XREADGROUP GROUP h c STREAMS s 0", "*1 *2 $1 s *0", "%1 $1 s *0"),
     ("XREADGROUP GROUP g c COUNT 1 STREAMS s 0", "*1 *2 $1 s *1 *2 $3 1-1 *-1", "%1 $1 s *1 *2 $3 1-1 _"),
-    ("XREADGROUP GROUP h c CLAIM 0 STREAMS s >", "*1 *2 $1 s *1 *4 $3 1-2 *2 $1 a $1 1 :0 :0",
-     "%1 $1 s *1 *4 $3 1-2 *2 $1 a $1 1 :0 :0"),
+    (
+        "XREADGROUP GROUP h c CLAIM 0 STREAMS s >",
+        "*1 *2 $1 s *1 *4 $3 1-2 *2 $1 a $1 1 :0 :0",
+        "%1 $1 s *1 *4 $3 1-2 *2 $1 a $1 1 :0 :0",
+    ),
     ("XPENDING s g", "*4 :2 $3 1-1 $3 1-2 *1 *2 $1 c $1 2", SAME),
     ("XPENDING s h", "*4 :0 $-1 $-1 *-1", "*4 :0 _ _ _"),
     ("XPENDING s h - + 10", "*0", SAME),
@@ -68,7 +71,7 @@ TABLE = [
     ("XTRIM s MAXLEN 5 DELREF ACKED", "-ERR syntax error", SAME),
     ("XADD s DELREF ACKED * f v", "-ERR Invalid stream ID specified as stream command argument", SAME),
     ("XGROUP CREATE s g 0", "-BUSYGROUP Consumer Group name already exists", SAME),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -90,6 +93,4 @@ def test_user_bytes_in_an_error_cannot_break_its_line(e: Engine) -> None:
         "-NOGROUP No such key 'a  b' or consumer group 'g'"
     )
     e.stream(1, "g")
-    assert e.wire("XNACK", "s", "g", "FAIL", "IDS", 1, "1-0", b"x\0y").startswith(
-        b"-ERR Unrecognized XNACK option 'x"
-    )
+    assert e.wire("XNACK", "s", "g", "FAIL", "IDS", 1, "1-0", b"x\0y").startswith(b"-ERR Unrecognized XNACK option 'x")

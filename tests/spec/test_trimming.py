@@ -83,9 +83,17 @@ def test_xtrim_on_nothing_and_on_another_type(e: Engine) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["MAXLEN 2", "MAXLEN = 2", "MINID 3", "MINID = 3-0", "ACKED MAXLEN 2", "MAXLEN 2 KEEPREF", "delref minid 2-1",
-     "LIMIT 0 MAXLEN ~ 2 DELREF"],
-)  # fmt: skip
+    [
+        "MAXLEN 2",
+        "MAXLEN = 2",
+        "MINID 3",
+        "MINID = 3-0",
+        "ACKED MAXLEN 2",
+        "MAXLEN 2 KEEPREF",
+        "delref minid 2-1",
+        "LIMIT 0 MAXLEN ~ 2 DELREF",
+    ],
+)
 def test_options_of_xtrim_come_in_any_order(e: Engine, words: str) -> None:
     e.stream(4)
     assert spelled(e.wire("XTRIM", "s", *words.split())) == ":2"
@@ -236,15 +244,41 @@ def test_a_node_may_have_one_byte_less_than_its_limit(e: Engine, size: int, keys
     ("value", "size"),
     [
         # a canonical int64 takes its shortest integer form, and a byte for the way back
-        ("0", 2), ("127", 2), ("128", 3), ("-1", 3), ("4095", 3), ("-4096", 3), ("4096", 4), ("-4097", 4),
-        ("32767", 4), ("-32768", 4), ("32768", 5), ("-32769", 5), ("8388607", 5), ("8388608", 6), ("-8388609", 6),
-        ("2147483647", 6), ("2147483648", 10), ("-9223372036854775808", 10), ("9223372036854775807", 10),
+        ("0", 2),
+        ("127", 2),
+        ("128", 3),
+        ("-1", 3),
+        ("4095", 3),
+        ("-4096", 3),
+        ("4096", 4),
+        ("-4097", 4),
+        ("32767", 4),
+        ("-32768", 4),
+        ("32768", 5),
+        ("-32769", 5),
+        ("8388607", 5),
+        ("8388608", 6),
+        ("-8388609", 6),
+        ("2147483647", 6),
+        ("2147483648", 10),
+        ("-9223372036854775808", 10),
+        ("9223372036854775807", 10),
         # everything else is a string: one, two or five bytes before it, one or two for the way back
-        ("", 2), ("01", 4), ("-0", 4), ("+1", 4), (" 1", 4), ("9223372036854775808", 21), ("x" * 63, 65),
-        ("x" * 64, 67), ("x" * 125, 128), ("x" * 126, 130), ("x" * 2000, 2004), ("x" * 4095, 4099),
+        ("", 2),
+        ("01", 4),
+        ("-0", 4),
+        ("+1", 4),
+        (" 1", 4),
+        ("9223372036854775808", 21),
+        ("x" * 63, 65),
+        ("x" * 64, 67),
+        ("x" * 125, 128),
+        ("x" * 126, 130),
+        ("x" * 2000, 2004),
+        ("x" * 4095, 4099),
         ("x" * 4096, 4103),
     ],
-)  # fmt: skip
+)
 def test_a_node_is_as_large_as_its_listpack(e: Engine, value: str, size: int) -> None:
     """Base §7.6, §12.2, new §10.4: 26 bytes for the first entry `f <value>`, and the value's own."""
     for limit, keys in ((26 + size + 2, 2), (26 + size + 3, 1)):
@@ -270,9 +304,7 @@ def test_a_node_is_as_large_as_its_listpack(e: Engine, value: str, size: int) ->
         ("1767225600000-0", ["f", "v"], 19),
     ],
 )
-def test_a_node_grows_by_the_listpack_of_an_entry(
-    e: Engine, entry_id: str, fields: list[str], size: int
-) -> None:
+def test_a_node_grows_by_the_listpack_of_an_entry(e: Engine, entry_id: str, fields: list[str], size: int) -> None:
     """New §10.4: flags, two differences, names and values, the number of elements."""
     for limit, keys in ((29 + size + 2, 2), (29 + size + 3, 1)):
         e("DEL", "s")
@@ -283,10 +315,15 @@ def test_a_node_grows_by_the_listpack_of_an_entry(
         assert e.info()["radix-tree-keys"] == keys
 
 
-@pytest.mark.parametrize(("entries", "deleted", "size"), [
-    (127, 0, 18 + 127 * 11), (128, 0, 19 + 128 * 11), (130, 0, 19 + 128 * 11 + 2 * 12),
-    (130, 3, 18 + 128 * 11 + 2 * 12),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entries", "deleted", "size"),
+    [
+        (127, 0, 18 + 127 * 11),
+        (128, 0, 19 + 128 * 11),
+        (130, 0, 19 + 128 * 11 + 2 * 12),
+        (130, 3, 18 + 128 * 11 + 2 * 12),
+    ],
+)
 def test_the_counts_of_a_node_are_part_of_its_size(e: Engine, entries: int, deleted: int, size: int) -> None:
     """New §10.4: a number of live entries above 127 takes a byte more; the same for differences of ids."""
     for limit, keys in ((size + 2, 2), (size + 3, 1)):

@@ -80,8 +80,15 @@ def test_xinfo_full_shows_released_entries_with_time_zero(released: Engine) -> N
     """New §3, row XINFO STREAM FULL: third item is 0, not -1."""
     group = released.full_group()
     assert list(group) == [
-        "name", "last-delivered-id", "entries-read", "lag", "pel-count", "nacked-count", "pending", "consumers",
-    ]  # fmt: skip
+        "name",
+        "last-delivered-id",
+        "entries-read",
+        "lag",
+        "pel-count",
+        "nacked-count",
+        "pending",
+        "consumers",
+    ]
     assert (group["pel-count"], group["nacked-count"]) == (3, 1)
     assert group["pending"][0] == ["1-0", "", 0, 1]
     (consumer,) = group["consumers"]
@@ -342,12 +349,8 @@ def test_a_ghost_in_history_has_a_null_and_does_not_change(e: Engine) -> None:
     assert e.counts()["3-0"] == 1
 
 
-@pytest.mark.parametrize(
-    ("entry_id", "nacked", "acked"), [("1-0", 1, 1), ("2-0", 1, 1), ("3-0", 1, 1), ("4-0", 0, 0)]
-)
-def test_settling_counts_pending_entries_of_every_kind(
-    e: Engine, entry_id: str, nacked: int, acked: int
-) -> None:
+@pytest.mark.parametrize(("entry_id", "nacked", "acked"), [("1-0", 1, 1), ("2-0", 1, 1), ("3-0", 1, 1), ("4-0", 0, 0)])
+def test_settling_counts_pending_entries_of_every_kind(e: Engine, entry_id: str, nacked: int, acked: int) -> None:
     """New §5, rows XNACK and XACK."""
     setup_kinds(e)
     assert e.nack("FAIL", entry_id) == nacked

@@ -72,11 +72,23 @@ def test_xadd_refuses_a_key_of_another_type(e: Engine) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "NOMKSTREAM", "nomkstream", "MAXLEN 5", "MAXLEN = 5", "MAXLEN ~ 5", "maxlen ~ 5 limit 10", "MINID 1",
-        "LIMIT 10 MAXLEN ~ 5", "KEEPREF", "DELREF", "ACKED", "ACKED MAXLEN 5", "MAXLEN 5 DELREF NOMKSTREAM",
-        "LIMIT 10 NOMKSTREAM KEEPREF MINID ~ 0-1", "NOMKSTREAM NOMKSTREAM",
+        "NOMKSTREAM",
+        "nomkstream",
+        "MAXLEN 5",
+        "MAXLEN = 5",
+        "MAXLEN ~ 5",
+        "maxlen ~ 5 limit 10",
+        "MINID 1",
+        "LIMIT 10 MAXLEN ~ 5",
+        "KEEPREF",
+        "DELREF",
+        "ACKED",
+        "ACKED MAXLEN 5",
+        "MAXLEN 5 DELREF NOMKSTREAM",
+        "LIMIT 10 NOMKSTREAM KEEPREF MINID ~ 0-1",
+        "NOMKSTREAM NOMKSTREAM",
     ],
-)  # fmt: skip
+)
 def test_options_come_in_any_order_before_the_id(e: Engine, options: str) -> None:
     """Base §7.1, new §7.3: a reference word alone is legal and does nothing."""
     e("XADD", "s", "1-0", "f", "v")

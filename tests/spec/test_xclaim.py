@@ -102,9 +102,17 @@ def test_time_is_absolute(delivered: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("options", "count"),
-    [("", 2), ("RETRYCOUNT 9", 9), ("RETRYCOUNT 0", 0), ("RETRYCOUNT -1", 2), ("RETRYCOUNT -1 JUSTID", 1),
-     ("RETRYCOUNT 9 JUSTID", 9), ("JUSTID", 1), ("RETRYCOUNT 9 RETRYCOUNT 4", 4)],
-)  # fmt: skip
+    [
+        ("", 2),
+        ("RETRYCOUNT 9", 9),
+        ("RETRYCOUNT 0", 0),
+        ("RETRYCOUNT -1", 2),
+        ("RETRYCOUNT -1 JUSTID", 1),
+        ("RETRYCOUNT 9 JUSTID", 9),
+        ("JUSTID", 1),
+        ("RETRYCOUNT 9 RETRYCOUNT 4", 4),
+    ],
+)
 def test_the_new_delivery_count(delivered: Engine, options: str, count: int) -> None:
     delivered("XCLAIM", "s", "g", "d", 0, "1-0", *options.split())
     assert delivered.counts()["1-0"] == count

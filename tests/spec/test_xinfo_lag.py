@@ -7,10 +7,20 @@ import pytest
 from .support import NOT_AN_INTEGER, WRONG_TYPE, Engine, arity, entry, ids_of, pairs, spelled
 
 STREAM_FIELDS = [
-    "length", "radix-tree-keys", "radix-tree-nodes", "last-generated-id", "max-deleted-entry-id", "entries-added",
-    "recorded-first-entry-id", "idmp-duration", "idmp-maxsize", "pids-tracked", "iids-tracked", "iids-added",
+    "length",
+    "radix-tree-keys",
+    "radix-tree-nodes",
+    "last-generated-id",
+    "max-deleted-entry-id",
+    "entries-added",
+    "recorded-first-entry-id",
+    "idmp-duration",
+    "idmp-maxsize",
+    "pids-tracked",
+    "iids-tracked",
+    "iids-added",
     "iids-duplicates",
-]  # fmt: skip
+]
 
 
 # Shapes and errors (base §7.14)
@@ -34,11 +44,10 @@ STREAM_FIELDS = [
         ("CONSUMERS s nog", "NOGROUP No such consumer group 'nog' for key name 's'"),
         ("Stream s NOSUCH", "ERR unknown subcommand or wrong number of arguments for 'Stream'. Try XINFO HELP."),
         ("STREAM s FULL COUNT", "ERR unknown subcommand or wrong number of arguments for 'STREAM'. Try XINFO HELP."),
-        ("STREAM s FULL LIMIT 1",
-         "ERR unknown subcommand or wrong number of arguments for 'STREAM'. Try XINFO HELP."),
+        ("STREAM s FULL LIMIT 1", "ERR unknown subcommand or wrong number of arguments for 'STREAM'. Try XINFO HELP."),
         ("STREAM s FULL COUNT x", NOT_AN_INTEGER),
     ],
-)  # fmt: skip
+)
 def test_xinfo_refuses(e: Engine, words: str, text: str) -> None:
     e.stream(1, "g")
     e("SET", "str", "x")
@@ -52,11 +61,23 @@ def test_xinfo_stream_has_its_fields_in_order(e: Engine) -> None:
     assert len(reply) == 32
     assert list(pairs(reply)) == [*STREAM_FIELDS, "groups", "first-entry", "last-entry"]
     assert pairs(reply) == {
-        "length": 2, "radix-tree-keys": 1, "radix-tree-nodes": 1, "last-generated-id": "2-0",
-        "max-deleted-entry-id": "0-0", "entries-added": 2, "recorded-first-entry-id": "1-0", "idmp-duration": 100,
-        "idmp-maxsize": 100, "pids-tracked": 0, "iids-tracked": 0, "iids-added": 0, "iids-duplicates": 0,
-        "groups": 1, "first-entry": entry("1-0"), "last-entry": entry("2-0"),
-    }  # fmt: skip
+        "length": 2,
+        "radix-tree-keys": 1,
+        "radix-tree-nodes": 1,
+        "last-generated-id": "2-0",
+        "max-deleted-entry-id": "0-0",
+        "entries-added": 2,
+        "recorded-first-entry-id": "1-0",
+        "idmp-duration": 100,
+        "idmp-maxsize": 100,
+        "pids-tracked": 0,
+        "iids-tracked": 0,
+        "iids-added": 0,
+        "iids-duplicates": 0,
+        "groups": 1,
+        "first-entry": entry("1-0"),
+        "last-entry": entry("2-0"),
+    }
     assert e.wire("XINFO", "STREAM", "s").startswith(b"*32\r\n")
     assert e.wire("XINFO", "STREAM", "s", protocol=3).startswith(b"%16\r\n")
 
@@ -114,9 +135,9 @@ def test_times_are_absolute_in_full_and_idle_elsewhere(e: Engine) -> None:
     assert (e.consumers()["d"]["idle"], e.consumers()["d"]["inactive"]) == (e.near(40), -1)
 
 
-@pytest.mark.parametrize(("options", "shown"), [
-    ([], 10), (["COUNT", 3], 3), (["count", 0], 12), (["COUNT", -1], 10), (["COUNT", 99], 12),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "shown"), [([], 10), (["COUNT", 3], 3), (["count", 0], 12), (["COUNT", -1], 10), (["COUNT", 99], 12)]
+)
 def test_count_limits_each_list_of_full_by_itself(e: Engine, options: list[str], shown: int) -> None:
     """Base §7.14: default 10, 0 all, negative 10."""
     e.stream(12, "g")
@@ -137,8 +158,7 @@ def test_groups_and_consumers_are_arrays_of_maps(e: Engine) -> None:
     assert e("XINFO", "CONSUMERS", "s", "g") == []
     e.deliver("g", "c")
     assert spelled(e.wire("XINFO", "GROUPS", "s")) == (
-        "*1 *12 $4 name $1 g $9 consumers :1 $7 pending :1 $17 last-delivered-id $3 1-0 "
-        "$12 entries-read :1 $3 lag :0"
+        "*1 *12 $4 name $1 g $9 consumers :1 $7 pending :1 $17 last-delivered-id $3 1-0 $12 entries-read :1 $3 lag :0"
     )
     assert spelled(e.wire("XINFO", "GROUPS", "s", protocol=3)).startswith("*1 %6 $4 name $1 g $9 consumers :1")
     consumers = spelled(e.wire("XINFO", "CONSUMERS", "s", "g", protocol=3))
@@ -254,10 +274,19 @@ def test_the_position_of_a_new_group_is_estimated(e: Engine, at: str, lag: int |
     assert e.progress() == (None, lag)
 
 
-@pytest.mark.parametrize(("deleted", "at", "lag"), [
-    ("0-5", "0", 5), ("0-5", "1-0", 4), ("0-5", "0-3", 5), ("1-0", "0", None), ("1-0", "1-0", None),
-    ("1-0", "0-3", None), ("5-0", "5-0", 0), ("5-0", "1-0", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("deleted", "at", "lag"),
+    [
+        ("0-5", "0", 5),
+        ("0-5", "1-0", 4),
+        ("0-5", "0-3", 5),
+        ("1-0", "0", None),
+        ("1-0", "1-0", None),
+        ("1-0", "0-3", None),
+        ("5-0", "5-0", 0),
+        ("5-0", "1-0", None),
+    ],
+)
 def test_the_highest_deleted_id_decides_whether_a_position_can_be_estimated(
     e: Engine, deleted: str, at: str, lag: int | None
 ) -> None:

@@ -140,9 +140,7 @@ def test_a_repeated_id_applies_the_mode_each_time(delivered: Engine) -> None:
         (5, f"FAIL RETRYCOUNT {LLMAX}", LLMAX),
     ],
 )
-def test_the_mode_decides_the_count_of_a_pending_entry(
-    delivered: Engine, count: int, words: str, becomes: int
-) -> None:
+def test_the_mode_decides_the_count_of_a_pending_entry(delivered: Engine, count: int, words: str, becomes: int) -> None:
     """New §1.6; §2.4 cases 4 and 5."""
     mode, *retrycount = words.split()
     delivered("XCLAIM", "s", "g", "c1", 0, "1-0", "RETRYCOUNT", count)

@@ -66,8 +66,10 @@ def test_the_summary_of_nothing(e: Engine) -> None:
 
 def test_the_range_shows_idle_and_count(pending: Engine) -> None:
     assert pending("XPENDING", "s", "g", "-", "+", 10) == [
-        ["1-0", "c", pending.near(3000), 1], ["2-0", "c", pending.near(2000), 1], ["3-0", "a", pending.near(1000), 1],
-    ]  # fmt: skip
+        ["1-0", "c", pending.near(3000), 1],
+        ["2-0", "c", pending.near(2000), 1],
+        ["3-0", "a", pending.near(1000), 1],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,7 @@ def test_the_last_count_wins(e: Engine) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["missing", "string", "stream"])
-def test_bad_arguments_are_reported_whatever_the_key_holds(
-    e: Engine, words: str, text: str, kind: str
-) -> None:
+def test_bad_arguments_are_reported_whatever_the_key_holds(e: Engine, words: str, text: str, kind: str) -> None:
     """Base §7.3, trap: bad ids are reported even if the key is missing or of another type."""
     if kind == "string":
         e("SET", "k", "x")

@@ -31,8 +31,10 @@ def only_xreadgroup(option: str) -> str:
         ("COUNT 1 COUNT 1", SYNTAX),
         ("STREAMS s t 0", UNBALANCED),
         ("STREAMS s 0 0", UNBALANCED),
-        ("STREAMS s >", "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> "
-         "<consumer> option."),
+        (
+            "STREAMS s >",
+            "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.",
+        ),
         ("STREAMS s -", BAD_ID),
         ("STREAMS s *", BAD_ID),
         ("STREAMS s 0 COUNT 1", BAD_ID),  # trap: keys and ids are split by half
@@ -41,7 +43,7 @@ def only_xreadgroup(option: str) -> str:
         ("STREAMS s str x 0", BAD_ID),
         ("BLOCK 0 STREAMS s str $ $", WRONG_TYPE),
     ],
-)  # fmt: skip
+)
 def test_xread_refuses(e: Engine, words: str, text: str) -> None:
     e.stream(1)
     e("SET", "str", "x")

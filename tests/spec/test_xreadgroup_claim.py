@@ -56,13 +56,15 @@ def aged(e: Engine, last: int, *idles: int, group: str = "g", key: str = "s") ->
         ("XREADGROUP GROUP g c COUNT 1 CLAIM", SYNTAX),
         ("XREADGROUP GROUP g c CLAIM 0 CLAIM -1 STREAMS s >", NOT_POSITIVE),
         # later checks as for a plain read
-        ("XREADGROUP GROUP g c CLAIM 0 STREAMS s t >", "ERR Unbalanced 'xreadgroup' list of streams: "
-         "for each stream key an ID or '>' must be specified."),
+        (
+            "XREADGROUP GROUP g c CLAIM 0 STREAMS s t >",
+            "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified.",
+        ),
         ("XREADGROUP CLAIM 0 COUNT 1 STREAMS s >", "ERR Missing GROUP option for XREADGROUP"),
         ("XREADGROUP GROUP g c CLAIM 0 STREAMS s none > >", NO_GROUP.replace("'s'", "'none'")),
         ("XREADGROUP GROUP g c CLAIM 0 STREAMS s str > >", WRONG_TYPE),
     ],
-)  # fmt: skip
+)
 def test_a_bad_claim_is_refused_and_makes_no_consumer(e: Engine, words: str, text: str) -> None:
     e.stream(1, "g")
     e("SET", "str", "x")
@@ -139,8 +141,10 @@ def test_several_streams_are_served_in_the_order_of_the_arguments(e: Engine) -> 
     aged(e, 1, 100, key="c")
     reply = e("XREADGROUP", "GROUP", "g", "c2", "CLAIM", 50, "STREAMS", "c", "b", "a", ">", ">", ">")
     assert [(key, [item[0] for item in entries]) for key, entries in reply] == [
-        ("c", ["1-0"]), ("b", ["2-0"]), ("a", ["1-0"]),
-    ]  # fmt: skip
+        ("c", ["1-0"]),
+        ("b", ["2-0"]),
+        ("a", ["1-0"]),
+    ]
 
 
 # The sticky switch-off (new §4.2, §4.8 case 6)
@@ -237,8 +241,10 @@ def test_the_longest_idle_comes_first_and_the_walk_stops_at_the_first_that_is_no
     """§4.3."""
     aged(e, 4, 200, 900, 10, 500)
     assert e.claim("g", "c2", 100) == [
-        shown("2-0", e.near(900), 1), shown("4-0", e.near(500), 1), shown("1-0", e.near(200), 1),
-    ]  # fmt: skip
+        shown("2-0", e.near(900), 1),
+        shown("4-0", e.near(500), 1),
+        shown("1-0", e.near(200), 1),
+    ]
     assert e.owners() == {"1-0": "c2", "2-0": "c2", "3-0": "c1", "4-0": "c2"}
 
 
@@ -398,9 +404,17 @@ def test_a_claim_does_not_wait_where_blocking_is_not_allowed(e: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["XCLAIM s g c1 0 1-0 IDLE 9000", "XCLAIM s g c1 0 1-0 TIME 5", "XGROUP SETID s g 0",
-              "XACK s g 2-0", "XDELEX s IDS 1 2-0", "XACKDEL s g IDS 1 2-0", "XAUTOCLAIM s g c1 0 0"],
-)  # fmt: skip
+    "words",
+    [
+        "XCLAIM s g c1 0 1-0 IDLE 9000",
+        "XCLAIM s g c1 0 1-0 TIME 5",
+        "XGROUP SETID s g 0",
+        "XACK s g 2-0",
+        "XDELEX s IDS 1 2-0",
+        "XACKDEL s g IDS 1 2-0",
+        "XAUTOCLAIM s g c1 0 0",
+    ],
+)
 def test_these_do_not_wake_a_waiting_claim(e: Engine, words: str) -> None:
     """§4.6, table: noticed only at the registered time."""
     e.stream(2, "g")

@@ -4,19 +4,57 @@ from __future__ import annotations
 
 # Files of Redis's suite that are about what this server has.
 UNITS = (
-    "unit/type/stream", "unit/type/stream-cgroups", "unit/pubsub", "unit/multi", "unit/scripting", "unit/functions",
-    "unit/expire", "unit/keyspace", "unit/scan", "unit/slowlog", "unit/tracking", "unit/pause", "unit/introspection",
-    "unit/introspection-2", "unit/protocol", "unit/quit", "unit/dump", "unit/type/string",
-    "unit/type/incr", "unit/type/increx", "unit/type/list", "unit/type/set", "unit/type/zset", "unit/type/hash",
-    "unit/latency-monitor", "unit/info-command", "unit/networking", "unit/other",
-)  # fmt: skip
+    "unit/type/stream",
+    "unit/type/stream-cgroups",
+    "unit/pubsub",
+    "unit/multi",
+    "unit/scripting",
+    "unit/functions",
+    "unit/expire",
+    "unit/keyspace",
+    "unit/scan",
+    "unit/slowlog",
+    "unit/tracking",
+    "unit/pause",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/protocol",
+    "unit/quit",
+    "unit/dump",
+    "unit/type/string",
+    "unit/type/incr",
+    "unit/type/increx",
+    "unit/type/list",
+    "unit/type/set",
+    "unit/type/zset",
+    "unit/type/hash",
+    "unit/latency-monitor",
+    "unit/info-command",
+    "unit/networking",
+    "unit/other",
+)
 
 # Those that `make test` runs; the others take longer and run with MILLSTREAM_SUITES=all.
 QUICK_UNITS = (
-    "unit/type/stream", "unit/type/stream-cgroups", "unit/pubsub", "unit/multi", "unit/scripting", "unit/functions",
-    "unit/keyspace", "unit/slowlog", "unit/tracking", "unit/pause", "unit/introspection", "unit/introspection-2",
-    "unit/protocol", "unit/quit", "unit/dump", "unit/type/incr", "unit/type/increx", "unit/info-command",
-)  # fmt: skip
+    "unit/type/stream",
+    "unit/type/stream-cgroups",
+    "unit/pubsub",
+    "unit/multi",
+    "unit/scripting",
+    "unit/functions",
+    "unit/keyspace",
+    "unit/slowlog",
+    "unit/tracking",
+    "unit/pause",
+    "unit/introspection",
+    "unit/introspection-2",
+    "unit/protocol",
+    "unit/quit",
+    "unit/dump",
+    "unit/type/incr",
+    "unit/type/increx",
+    "unit/info-command",
+)
 
 _PAST = "a key that is set with a time that is past never was there, and is not counted as expired"
 _EVICTION = "nothing is evicted: memory that is full is an error"
@@ -37,26 +75,18 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "EVAL - JSON empty array decoding": "scripts and functions share one Lua, and what the first run has set in it",
         "not enough good replicas": "there are no replicas, and min-replicas-to-write is refused",
     },
-    "unit/functions": {
-        "/^FUNCTION - async function flush rebuilds": _ALLOCATOR,
-    },
+    "unit/functions": {"/^FUNCTION - async function flush rebuilds": _ALLOCATOR},
     "unit/introspection-2": {
-        "/^(ZUNIONSTORE|SORT|SORT_RO|MIGRATE|GEORADIUS) command is marked": "the command is not here",
+        "/^(ZUNIONSTORE|SORT|SORT_RO|MIGRATE|GEORADIUS) command is marked": "the command is not here"
     },
-    "unit/dump": {
-        "RESTORE with ABSTTL in the past": _PAST,
-        "RESTORE can set LFU": _EVICTION,
-    },
+    "unit/dump": {"RESTORE with ABSTTL in the past": _PAST, "RESTORE can set LFU": _EVICTION},
     "unit/latency-monitor": {
         "LATENCY of expire events are correctly collected": "runs a million commands in one script",
         "LATENCY GRAPH can output the expire event graph": "needs the one before it",
     },
     "unit/type/zset": {"/^Z(INTER|UNION|DIFF|REMRANGEBYLEX)": "the command is not here"},
     "unit/type/incr": {"INCR can modify objects in-place": "numbers have no place of their own here"},
-    "unit/type/string": {
-        "/^Extended SET .* past expiration time": _PAST,
-        "MEMORY USAGE - STRINGS": _ALLOCATOR,
-    },
+    "unit/type/string": {"/^Extended SET .* past expiration time": _PAST, "MEMORY USAGE - STRINGS": _ALLOCATOR},
     "unit/introspection": {
         "CLIENT INFO read-events and pipeline-length stats": "reads are not counted",
         "CLIENT INFO pipeline-length stats for pipelined commands": "reads are not counted",
@@ -92,18 +122,22 @@ QUICK_PYTHON_FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "scripts and transactions": (("tests/test_scripting.py", "tests/test_pipeline.py"), "not bitfield"),
     "client-side caching": (("tests/test_cache.py",), _CACHE),
     "asyncio": (("tests/test_asyncio/test_pipeline.py",), "watch or transaction"),
-}  # fmt: skip
+}
 PYTHON_FILES: dict[str, tuple[tuple[str, ...], str]] = {
     "streams": (("tests/test_commands.py", "tests/test_asyncio/test_commands.py"), _STREAMS),
     "pubsub": (("tests/test_pubsub.py", "tests/test_asyncio/test_pubsub.py"), ""),
     "scripts and transactions": (
         (
-            "tests/test_scripting.py", "tests/test_pipeline.py", "tests/test_function.py", "tests/test_monitor.py",
-            "tests/test_asyncio/test_scripting.py", "tests/test_asyncio/test_pipeline.py",
+            "tests/test_scripting.py",
+            "tests/test_pipeline.py",
+            "tests/test_function.py",
+            "tests/test_monitor.py",
+            "tests/test_asyncio/test_scripting.py",
+            "tests/test_asyncio/test_pipeline.py",
             "tests/test_asyncio/test_monitor.py",
         ),
         "not bitfield",
     ),
     "client-side caching": (("tests/test_cache.py",), _CACHE),
     "locks": (("tests/test_lock.py", "tests/test_asyncio/test_lock.py"), ""),
-}  # fmt: skip
+}

@@ -16,9 +16,23 @@ _RESULT = re.compile(r"^(PASSED|FAILED|ERROR) (tests/\S+?::.*?)(?: - .*)?$", re.
 def run_files(suite: Path, python: Path, port: int, files: tuple[str, ...], chosen: str = "") -> dict[str, str]:
     """Run these files, of their tests those that a `-k` expression chooses; each test's name to how it ended."""
     command = [
-        str(python), "-m", "pytest", "-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "--timeout", "20",
-        "--redis-url", f"redis://127.0.0.1:{port}/9", "-m", _KINDS, *(["-k", chosen] if chosen else []), *files,
-    ]  # fmt: skip
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-rA",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "20",
+        "--redis-url",
+        f"redis://127.0.0.1:{port}/9",
+        "-m",
+        _KINDS,
+        *(["-k", chosen] if chosen else []),
+        *files,
+    ]
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
     found = {name: kind for kind, name in _RESULT.findall(done.stdout)}
     if not found:

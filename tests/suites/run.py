@@ -1,6 +1,6 @@
 """Run files of Redis's suite against this server and, for what fails, against a real one.
 
-    python -m tests.suites.run [unit/type/stream ...]
+python -m tests.suites.run [unit/type/stream ...]
 """
 
 from __future__ import annotations
@@ -26,9 +26,23 @@ def ours() -> Iterator[int]:
     with tempfile.TemporaryDirectory(prefix="millstream-suite-") as directory:
         port = servers.free_port()
         command = [
-            sys.executable, "-m", "millstream", "serve", "--bind", "127.0.0.1", "--port", str(port), "--dir", directory,
-            "--save", "", "--appendonly", "no", "--enable-debug-command", "yes",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "millstream",
+            "serve",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--dir",
+            directory,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--enable-debug-command",
+            "yes",
+        ]
         with open(Path(directory) / "log", "wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory, env=environment())
         try:

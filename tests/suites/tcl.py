@@ -28,12 +28,17 @@ _CALLS = (
 )
 # What a helper of the suite needs, and subcommands that are not here.
 _HELPERS = {
-    "attach_to_replication_stream": "sync", "conf_le_test": "sync", "createComplexDataset": "sort",
-    "debug protocol": "debug protocol", "'debug', 'protocol'": "debug protocol",
-    "'debug','protocol'": "debug protocol", "debug stringmatch-len": "debug stringmatch-len",
-    "debug digest-value": "debug digest-value", "debug_digest_value": "debug digest-value",
+    "attach_to_replication_stream": "sync",
+    "conf_le_test": "sync",
+    "createComplexDataset": "sort",
+    "debug protocol": "debug protocol",
+    "'debug', 'protocol'": "debug protocol",
+    "'debug','protocol'": "debug protocol",
+    "debug stringmatch-len": "debug stringmatch-len",
+    "debug digest-value": "debug digest-value",
+    "debug_digest_value": "debug digest-value",
     "debug set-allow-access-expired": "debug set-allow-access-expired",
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -52,10 +57,26 @@ class Results:
 def run_unit(suite: Path, unit: str, port: int, skipped: Iterable[str] = ()) -> Results:
     """Run one file (`unit/type/stream`); a test that is stuck counts as failed."""
     command = [
-        "tclsh", "tests/test_helper.tcl", "--host", "127.0.0.1", "--port", str(port), "--single", unit,
-        "--clients", "1", "--durable", "--timeout", str(TEST_TIMEOUT_S), "--ignore-encoding", "--ignore-digest",
-        "--dont-clean", "--dont-pre-clean", "--tags", _TAGS,
-    ]  # fmt: skip
+        "tclsh",
+        "tests/test_helper.tcl",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--single",
+        unit,
+        "--clients",
+        "1",
+        "--durable",
+        "--timeout",
+        str(TEST_TIMEOUT_S),
+        "--ignore-encoding",
+        "--ignore-digest",
+        "--dont-clean",
+        "--dont-pre-clean",
+        "--tags",
+        _TAGS,
+    ]
     for name in skipped:
         command += ["--skiptest", name]
     try:

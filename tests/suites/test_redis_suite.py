@@ -62,7 +62,7 @@ def test_tests_with_commands_that_are_not_here_are_found(tmp_path: object) -> No
     assert isinstance(tmp_path, Path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "x.tcl").write_text(
-        "test {plain one} {\n  r set a {b}\n}\ntest \"with $kind\" {\n  $rd SORT l\n}\n"
+        'test {plain one} {\n  r set a {b}\n}\ntest "with $kind" {\n  $rd SORT l\n}\n'
         "test {in a script} {\n  r eval {return redis.call('geoadd', 1)} 0\n}\n"
     )
     found = tcl.foreign_tests(tmp_path, "x", frozenset({"sort", "geoadd"}))

@@ -17,9 +17,12 @@ NPM_PACKAGES = ("ioredis",)
 
 def main() -> None:
     fetches: list[Callable[[], object]] = [
-        redis7._found, redis_tools._unpacked, fetching.redis_suite, fetching.redis_py_suite,
+        redis7._found,
+        redis_tools._unpacked,
+        fetching.redis_suite,
+        fetching.redis_py_suite,
         *(lambda package=package: npm._installed(package) for package in NPM_PACKAGES),
-    ]  # fmt: skip
+    ]
     for fetch in fetches:
         with contextlib.suppress(fetching.Unavailable, oracle.Unavailable):
             fetch()

@@ -56,11 +56,24 @@ def rendered(page: Path) -> str:
     """The page's elements after the browser has loaded it and drawn it."""
     with tempfile.TemporaryDirectory(prefix="millstream-browser-") as home:
         done = subprocess.run(
-            [require_browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             "--no-first-run", "--disable-background-networking", f"--user-data-dir={home}", "--dump-dom",
-             page.as_uri()],
-            capture_output=True, text=True, timeout=WAIT_S, check=True, env=os.environ | {"HOME": home},
-        )  # fmt: skip
+            [
+                require_browser(),
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                f"--user-data-dir={home}",
+                "--dump-dom",
+                page.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=True,
+            env=os.environ | {"HOME": home},
+        )
     return done.stdout
 
 

@@ -50,10 +50,18 @@ class Node:
     def start(self) -> None:
         """Start the server; it goes on with what its directory says."""
         options = {
-            "bind": "127.0.0.1", "port": self.port, "dir": self.directory, "save": "", "appendonly": "no",
-            "cluster-enabled": "yes", "cluster-port": self.bus, "cluster-node-timeout": NODE_TIMEOUT_MS,
-            "cluster-replica-validity-factor": 0, "repl-diskless-sync-delay": 0, "enable-debug-command": "yes",
-        }  # fmt: skip
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "dir": self.directory,
+            "save": "",
+            "appendonly": "no",
+            "cluster-enabled": "yes",
+            "cluster-port": self.bus,
+            "cluster-node-timeout": NODE_TIMEOUT_MS,
+            "cluster-replica-validity-factor": 0,
+            "repl-diskless-sync-delay": 0,
+            "enable-debug-command": "yes",
+        }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from millstream.client import Backend, Capabilities
 from millstream.client.calls import Word
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import DELAYED, RELEASED, Account, NewEntry, Published, Publishing, Settle, Steps
 from tests.support.places import Site
@@ -29,9 +29,15 @@ class Desk:
     """One group of one stream at a place."""
 
     def __init__(
-        self, site: Site, stream: bytes = b"orders", group: bytes = b"g", *, dead_letter: bytes = b"",
-        capabilities: Capabilities | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        site: Site,
+        stream: bytes = b"orders",
+        group: bytes = b"g",
+        *,
+        dead_letter: bytes = b"",
+        capabilities: Capabilities | None = None,
+        **options: Any,
+    ) -> None:
         self.site = site
         self.backend: Backend = site.connect()
         self.capabilities = capabilities or self.backend.capabilities  # less than the server has: the older ways
@@ -91,8 +97,10 @@ class Desk:
         """All that a step can change, to see that it did not."""
         page = self.backend.run(self.steps.pending_page(b"0-0", 100_000))
         kept = [row[:2] + row[3:] for row in page]
-        sets = [self.execute("ZRANGE", key, 0, -1, "WITHSCORES", key=key)
-                for key in (self.keys.delayed, self.keys.retries(self.steps.group))]  # fmt: skip
+        sets = [
+            self.execute("ZRANGE", key, 0, -1, "WITHSCORES", key=key)
+            for key in (self.keys.delayed, self.keys.retries(self.steps.group))
+        ]
         return [kept, self.range(), self.range(self.keys.dead), sets, self.audit()]
 
 

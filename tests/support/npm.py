@@ -19,9 +19,13 @@ def run_with(package: str, script: str, *arguments: str) -> str:
     """Run a script that requires a package; its output. It must end well."""
     modules = require(_installed(package), f"the npm package {package}")
     done = subprocess.run(
-        ["node", "-e", script, *arguments], cwd=modules.parent, capture_output=True, text=True, timeout=RUN_S,
+        ["node", "-e", script, *arguments],
+        cwd=modules.parent,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
         env={**os.environ, "NODE_PATH": str(modules)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import millstream
 from millstream.clock import Clock
-from millstream.server.hub import Hub
-from millstream.server.listener import Endpoints, Listener
-from millstream.server.running import BackgroundServer
+from millstream.server.core.hub import Hub
+from millstream.server.net.listener import Endpoints, Listener
+from millstream.server.net.serve import BackgroundServer
 from tests.support.servers import free_port
 from tests.support.wire import Closed, Wire
 
@@ -117,8 +117,12 @@ class Process:
         self._err = (directory / "err").open("w+b")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "millstream", "serve", *arguments, "--port", str(self.port)],
-            stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, cwd=directory, env=environment(),
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            cwd=directory,
+            env=environment(),
+        )
 
     def await_start(self) -> Process:
         """Wait until it has said that it is there."""

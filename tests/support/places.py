@@ -158,8 +158,13 @@ def sentinel(binary: Path, *primary_ports: int) -> Iterator[int]:
             f"sentinel down-after-milliseconds {PRIMARY} 500\nsentinel failover-timeout {PRIMARY} 3000\n"
         )
         with (Path(directory) / "log").open("ab") as log:
-            process = subprocess.Popen([str(binary), str(settings), "--sentinel"], stdin=subprocess.DEVNULL,
-                                       stdout=log, stderr=log, cwd=directory)  # fmt: skip
+            process = subprocess.Popen(
+                [str(binary), str(settings), "--sentinel"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+            )
         try:
             _wait_for_answer(process, port)
             yield port

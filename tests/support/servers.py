@@ -102,8 +102,11 @@ def _launch(binary: Path, port: int, directory: Path, options: tuple[str, ...]) 
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(
             [str(binary), *fixed, *tests_only, "--appendonly", "no", *options],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=directory,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+        )
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:

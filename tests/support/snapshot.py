@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.streams.stream import Stream
 
 
 def snapshot(keyspace: Keyspace) -> list[object]:
@@ -27,6 +27,13 @@ def _value(value: object) -> object:
         groups.append((name, group.last, group.entries_read, rows, order, consumers))
     records = {producer: dict(known) for producer, known in value.producers.items() if known}
     return (
-        value.entries.read(0, 2**128), value.last, value.max_deleted, value.entries_added, value.idmp_duration,
-        value.idmp_maxsize, records, value.iids_added, groups,
-    )  # fmt: skip
+        value.entries.read(0, 2**128),
+        value.last,
+        value.max_deleted,
+        value.entries_added,
+        value.idmp_duration,
+        value.idmp_maxsize,
+        records,
+        value.iids_added,
+        groups,
+    )

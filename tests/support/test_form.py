@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hatch_build import MODULES
-from millstream.engine import entries
+from millstream.engine.streams import entries
 from tests.support.ours import ROOT, SOURCE, Process, environment
 
 BUILD = os.environ.get("MILLSTREAM_BUILD")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millstream.delivery.settings import Breaker
-from millstream.worker.breaker import FloodBreaker
+from millstream.delivery.config.settings import Breaker
+from millstream.worker.runtime.breaker import FloodBreaker
 
 RULE = Breaker(share=0.5, least=10, window=60, pause=30)
 

@@ -15,9 +15,14 @@ from millstream.worker.metrics import NullRecorder, PrometheusRecorder, Recorder
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 RFC = {
-    "recovery_keyspace_requeued_total", "recovery_scan_requeued_total", "recovery_scan_skipped_alive_total",
-    "recovery_duplicate_ack_total", "recovery_dlq_total", "recovery_scan_duration_seconds_count", "pel_depth",
-}  # fmt: skip
+    "recovery_keyspace_requeued_total",
+    "recovery_scan_requeued_total",
+    "recovery_scan_skipped_alive_total",
+    "recovery_duplicate_ack_total",
+    "recovery_dlq_total",
+    "recovery_scan_duration_seconds_count",
+    "pel_depth",
+}
 
 
 def samples(registry: CollectorRegistry) -> Samples:
@@ -36,14 +41,23 @@ def moved(before: Samples, after: Samples) -> dict[str, float]:
 
 
 CALLS: list[tuple[Callable[[Recorder], None], dict[str, float]]] = [
-    (lambda r: r.startup_recovery(True, 7, 0.5), {
-        "redis_mutex_startup_recovery_total": 1, "redis_mutex_startup_recovery_duration_seconds_count": 1,
-        "redis_mutex_startup_recovery_duration_seconds_sum": 0.5, "millstream_startup_recovered_total": 7,
-    }),
-    (lambda r: r.claim_attempt(False, 0.25), {
-        "redis_mutex_claim_total": 1, "redis_mutex_claim_duration_seconds_count": 1,
-        "redis_mutex_claim_duration_seconds_sum": 0.25,
-    }),
+    (
+        lambda r: r.startup_recovery(True, 7, 0.5),
+        {
+            "redis_mutex_startup_recovery_total": 1,
+            "redis_mutex_startup_recovery_duration_seconds_count": 1,
+            "redis_mutex_startup_recovery_duration_seconds_sum": 0.5,
+            "millstream_startup_recovered_total": 7,
+        },
+    ),
+    (
+        lambda r: r.claim_attempt(False, 0.25),
+        {
+            "redis_mutex_claim_total": 1,
+            "redis_mutex_claim_duration_seconds_count": 1,
+            "redis_mutex_claim_duration_seconds_sum": 0.25,
+        },
+    ),
     (lambda r: r.lock_acquisition(True, 0.1), {"millstream_leases_taken_total": 1}),
     (lambda r: r.lock_extension(True, 500), {"redis_mutex_lock_extension_total": 500}),
     (lambda r: r.lock_release(True), {"redis_mutex_lock_release_total": 1}),
@@ -54,9 +68,10 @@ CALLS: list[tuple[Callable[[Recorder], None], dict[str, float]]] = [
     (lambda r: r.scan_skipped_alive(2), {"recovery_scan_skipped_alive_total": 2}),
     (lambda r: r.duplicate_ack(), {"recovery_duplicate_ack_total": 1}),
     (lambda r: r.dlq(), {"recovery_dlq_total": 1}),
-    (lambda r: r.scan_duration(2.0), {
-        "recovery_scan_duration_seconds_count": 1, "recovery_scan_duration_seconds_sum": 2,
-    }),
+    (
+        lambda r: r.scan_duration(2.0),
+        {"recovery_scan_duration_seconds_count": 1, "recovery_scan_duration_seconds_sum": 2},
+    ),
     (lambda r: r.pel_depth(12), {"pel_depth": 12}),
     (lambda r: r.published(4), {"millstream_published_total": 4}),
     (lambda r: r.delivered(5), {"millstream_delivered_total": 5}),
@@ -71,7 +86,7 @@ CALLS: list[tuple[Callable[[Recorder], None], dict[str, float]]] = [
     (lambda r: r.lag(9), {"millstream_lag": 9}),
     (lambda r: r.in_progress(2), {"millstream_in_progress": 2}),
     (lambda r: r.breaker(True), {"millstream_breaker_open": 1}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "expected"), CALLS)
@@ -124,11 +139,16 @@ def test_what_is_scraped_has_the_names_to_the_letter() -> None:
         call(recorder)
     text = generate_latest(registry).decode()
     for name in RFC | {
-        "redis_mutex_claim_total", "redis_mutex_claim_duration_seconds_count", "redis_mutex_lock_extension_total",
-        "redis_mutex_lock_release_total", "redis_mutex_startup_recovery_total", "redis_mutex_ksp_notification_total",
-        "redis_mutex_startup_recovery_duration_seconds_count", "redis_mutex_stream_processing_duration_seconds_count",
+        "redis_mutex_claim_total",
+        "redis_mutex_claim_duration_seconds_count",
+        "redis_mutex_lock_extension_total",
+        "redis_mutex_lock_release_total",
+        "redis_mutex_startup_recovery_total",
+        "redis_mutex_ksp_notification_total",
+        "redis_mutex_startup_recovery_duration_seconds_count",
+        "redis_mutex_stream_processing_duration_seconds_count",
         "redis_mutex_ksp_notification_dropped_total",
-    }:  # fmt: skip
+    }:
         assert f'\n{name}{{group="billing",stream="orders"' in text, name
 
 
@@ -138,8 +158,11 @@ def test_streams_are_counted_apart() -> None:
     recorder.bind("a", "g").delivered(1)
     recorder.bind("b", "g").delivered(2)
     recorder.bind("b", "g").delivered(3)
-    counted = {dict(labels)["stream"]: value for (name, labels), value in samples(registry).items()
-               if name == "millstream_delivered_total"}  # fmt: skip
+    counted = {
+        dict(labels)["stream"]: value
+        for (name, labels), value in samples(registry).items()
+        if name == "millstream_delivered_total"
+    }
     assert counted == {"a": 1, "b": 5}
 
 

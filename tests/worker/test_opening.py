@@ -55,7 +55,7 @@ def test_run_waits_for_its_server_and_says_so(caplog: pytest.LogCaptureFixture) 
         seen.set()
         orders.stop()
 
-    with caplog.at_level(logging.WARNING, "millstream.worker.opening"), late_server(port):
+    with caplog.at_level(logging.WARNING, "millstream.worker.runtime.connect_retry"), late_server(port):
         worker = threading.Thread(target=orders.run, kwargs={"signals": False}, daemon=True)
         worker.start()
         assert seen.wait(10)
@@ -205,9 +205,13 @@ def test_the_program_waits_too_and_ends_on_sigterm(tmp_path: Path) -> None:
         "@orders.handler\ndef charge(order): print('charged', flush=True)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "millstream", "worker", "app:orders"], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )  # fmt: skip
+        [sys.executable, "-m", "millstream", "worker", "app:orders"],
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
     try:
         assert process.stdout is not None
         assert process.stderr is not None

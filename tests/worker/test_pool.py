@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from millstream.worker.pool import ThreadPool
+from millstream.worker.runtime.pool import ThreadPool
 
 
 def test_jobs_run_at_most_size_at_a_time() -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from millstream.cli import places
+from millstream.cli import common
 from millstream.cli.exits import Failure
 from millstream.client import Backend
 from millstream.delivery.keys import Keys
@@ -38,7 +38,7 @@ GROUP: Final = "bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BenchLine:
     """One thing that was measured."""
 
     what: str
@@ -51,18 +51,18 @@ class Line:
 def bench(entries: int, size: int, *, url: str | None, as_json: bool) -> None:
     """Measure, tell, and clean up."""
     name = f"millstream:bench:{os.getpid()}:{time.time_ns():x}"
-    with Stream[dict[str, str]](name, places.address(url), group=GROUP) as stream, _removed(stream.backend, name):
+    with Stream[dict[str, str]](name, common.address(url), group=GROUP) as stream, _removed(stream.backend, name):
         lines = list(_measured(stream, entries, size))
         audit = stream.audit()
     if as_json:
         print(json.dumps({"url": stream.backend.url, "size": size, "lines": [asdict(line) for line in lines]}))
     else:
-        places.show(lines, ("what", "count", "per_second", "median_ms", "p99_ms"), as_json=False, empty="")
+        common.show(lines, ("what", "count", "per_second", "median_ms", "p99_ms"), as_json=False, empty="")
     if not audit.balanced or audit.done != audit.published:
         raise Failure(f"{audit.published} were published and {audit.done} are done")
 
 
-def _measured(stream: Stream[dict[str, str]], entries: int, size: int) -> Iterator[Line]:
+def _measured(stream: Stream[dict[str, str]], entries: int, size: int) -> Iterator[BenchLine]:
     value = {"value": "x" * size}
     singles = max(1, entries // 20)
     yield _timed("round trips (PING)", ROUND_TRIPS, 1, lambda _: stream.backend.execute("PING", key=b""))
@@ -71,7 +71,7 @@ def _measured(stream: Stream[dict[str, str]], entries: int, size: int) -> Iterat
     yield _consumed(stream, singles + entries)
 
 
-def _timed(what: str, total: int, page: int, act: Callable[[int], Any]) -> Line:
+def _timed(what: str, total: int, page: int, act: Callable[[int], Any]) -> BenchLine:
     """Do something until it was done so often; how long each call took."""
     took = []
     for at in range(0, total, page):
@@ -81,7 +81,7 @@ def _timed(what: str, total: int, page: int, act: Callable[[int], Any]) -> Line:
     return _line(what, total, took)
 
 
-def _consumed(stream: Stream[dict[str, str]], total: int) -> Line:
+def _consumed(stream: Stream[dict[str, str]], total: int) -> BenchLine:
     """Read as a member of a group and acknowledge each, read ahead by the page."""
     took, last = [], time.perf_counter()
     for done, message in enumerate(stream.consume(ahead=PAGE, wait=5), 1):
@@ -94,9 +94,9 @@ def _consumed(stream: Stream[dict[str, str]], total: int) -> Line:
     return _line(f"read {PAGE} ahead, acknowledge each", len(took), took)
 
 
-def _line(what: str, count: int, took: list[float]) -> Line:
+def _line(what: str, count: int, took: list[float]) -> BenchLine:
     worst = sorted(took)[min(len(took) - 1, len(took) * 99 // 100)]
-    return Line(what, count, round(count / sum(took)), _ms(statistics.median(took)), _ms(worst))
+    return BenchLine(what, count, round(count / sum(took)), _ms(statistics.median(took)), _ms(worst))
 
 
 def _ms(seconds: float) -> float:

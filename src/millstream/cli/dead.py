@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from millstream.cli import looking, places
+from millstream.cli import common, inspect
 from millstream.cli.exits import Exit, Failure
 from millstream.delivery.deadletters import Filter, Letter, Plan, filter_of
 from millstream.delivery.settlement import Reason as Reasons
@@ -44,50 +44,67 @@ class _Row:
 
 @app.command("ls", short_help="List them.")
 def list_letters(
-    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 50, url: places.Url = None,
-    as_json: places.AsJson = False,
-) -> None:  # fmt: skip
+    stream: Name,
+    reason: Reason = None,
+    error: Error = None,
+    group: OfGroup = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 50,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
+) -> None:
     with _stream(stream, url) as opened:
         found = list(opened.dead.list(_filter(reason, error, group, since, None), limit=limit))
         if not found:
             _require(opened, stream)
     if as_json:
-        places.show(found, (), as_json=True, empty="")
+        common.show(found, (), as_json=True, empty="")
     else:
-        places.show([_row(letter) for letter in found], tuple(_Row.__dataclass_fields__), as_json=False,
-                    empty="no dead letters")  # fmt: skip
+        common.show(
+            [_row(letter) for letter in found], tuple(_Row.__dataclass_fields__), as_json=False, empty="no dead letters"
+        )
 
 
 @app.command("show", short_help="One of them, whole.")
 def show_letter(
-    stream: Name, letter_id: Annotated[str, typer.Argument(help="Its id.")], url: places.Url = None,
-    as_json: places.AsJson = False,
-) -> None:  # fmt: skip
-    looking.require_id(letter_id, "a dead letter")
+    stream: Name,
+    letter_id: Annotated[str, typer.Argument(help="Its id.")],
+    url: common.Url = None,
+    as_json: common.AsJson = False,
+) -> None:
+    inspect.require_id(letter_id, "a dead letter")
     with _stream(stream, url) as opened:
         letter = opened.dead.show(letter_id)
     if letter is None:
         raise Failure(f"stream {stream!r} has no dead letter {letter_id}")
-    fields = {name.decode("utf-8", "backslashreplace"): value.decode("utf-8", "backslashreplace")
-              for name, value in letter.fields}  # fmt: skip
+    fields = {
+        name.decode("utf-8", "backslashreplace"): value.decode("utf-8", "backslashreplace")
+        for name, value in letter.fields
+    }
     about = asdict(letter) | {"fields": fields}
-    places.show_one(about, as_json=as_json)
+    common.show_one(about, as_json=as_json)
 
 
 @app.command("redrive", short_help="Send them back to their stream.")
 def redrive_letters(
-    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
+    stream: Name,
+    reason: Reason = None,
+    error: Error = None,
+    group: OfGroup = None,
+    since: Since = None,
     ids: Ids = None,
     rate: Annotated[float | None, typer.Option("--rate", help="At most so many a second.", min=0.01)] = None,
-    limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
-    as_json: places.AsJson = False,
-) -> None:  # fmt: skip
+    limit: Limit = None,
+    dry_run: common.DryRun = False,
+    yes: common.Yes = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
+) -> None:
     with _stream(stream, url) as opened:
         chosen = _filter(reason, error, group, since, ids)
         plan = _planned(opened.dead.redrive(chosen, dry_run=True, limit=limit), opened, stream, dry_run)
         if not dry_run and plan.matched:
-            places.confirm(f"Send {plan.matched} dead letters back to {stream!r}?", yes=yes)
+            common.confirm(f"Send {plan.matched} dead letters back to {stream!r}?", yes=yes)
             with _progress("redriving", plan.matched, as_json) as advance:
                 plan = opened.dead.redrive(Filter(ids=frozenset(plan.ids)), rate=rate, progress=advance)
     _tell(plan, as_json)
@@ -95,23 +112,30 @@ def redrive_letters(
 
 @app.command("discard", short_help="Remove them for good.")
 def discard_letters(
-    stream: Name, reason: Reason = None, error: Error = None, group: OfGroup = None, since: Since = None,
+    stream: Name,
+    reason: Reason = None,
+    error: Error = None,
+    group: OfGroup = None,
+    since: Since = None,
     ids: Ids = None,
-    limit: Limit = None, dry_run: places.DryRun = False, yes: places.Yes = False, url: places.Url = None,
-    as_json: places.AsJson = False,
-) -> None:  # fmt: skip
+    limit: Limit = None,
+    dry_run: common.DryRun = False,
+    yes: common.Yes = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
+) -> None:
     with _stream(stream, url) as opened:
         chosen = _filter(reason, error, group, since, ids)
         plan = _planned(opened.dead.discard(chosen, dry_run=True, limit=limit), opened, stream, dry_run)
         if not dry_run and plan.matched:
-            places.confirm(f"Remove {plan.matched} dead letters of {stream!r} for good?", yes=yes)
+            common.confirm(f"Remove {plan.matched} dead letters of {stream!r} for good?", yes=yes)
             with _progress("discarding", plan.matched, as_json) as advance:
                 plan = opened.dead.discard(Filter(ids=frozenset(plan.ids)), progress=advance)
     _tell(plan, as_json)
 
 
 def _stream(name: str, url: str | None) -> Stream[Any]:
-    return Stream[Any](name, places.address(url))
+    return Stream[Any](name, common.address(url))
 
 
 def _filter(
@@ -120,7 +144,7 @@ def _filter(
     if reason is not None and reason not in list(Reasons):
         raise Failure(f"--reason: {reason!r} is none of {', '.join(Reasons)}", Exit.USAGE)
     for each in ids or ():
-        looking.require_id(each, "--id")
+        inspect.require_id(each, "--id")
     given = {"reason": reason, "error": error, "group": group, "since": since, "ids": ids or None}
     return filter_of(None, {name: value for name, value in given.items() if value is not None})
 
@@ -140,12 +164,12 @@ def _planned(plan: Plan, opened: Stream[Any], stream: str, dry_run: bool) -> Pla
 def _require(opened: Stream[Any], stream: str) -> None:
     """Raise if there is neither such a stream nor a dead letter of it."""
     if not opened.dead.count():
-        looking.existing(opened.backend, stream)
+        inspect.existing(opened.backend, stream)
 
 
 def _tell(plan: Any, as_json: bool) -> None:
     told = {"matched": plan.matched, "done": plan.done, "gone": plan.gone, "dry_run": plan.is_dry_run}
-    places.show_one(told, as_json=as_json)
+    common.show_one(told, as_json=as_json)
 
 
 @contextmanager

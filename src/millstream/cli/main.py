@@ -9,16 +9,17 @@ from typing import Annotated
 import typer
 
 from millstream.cli import bench as benches
-from millstream.cli import check as checking
+from millstream.cli import common, inspect
 from millstream.cli import dead as dead_letters
 from millstream.cli import doctor as doctors
-from millstream.cli import exporting, importing, looking, places, publishing
-from millstream.cli import migrate as migrating
 from millstream.cli import pipeline as pipelines
-from millstream.cli import serve as serving
 from millstream.cli import top as tops
 from millstream.cli import version as versions
 from millstream.cli import worker as working
+from millstream.cli.broker import check as checking
+from millstream.cli.broker import serve as serving
+from millstream.cli.data import exporting, importing, publishing
+from millstream.cli.data import migrate as migrating
 from millstream.cli.exits import Exit, Failure
 from millstream.errors import ConfigError, MillstreamError, Unavailable
 
@@ -83,24 +84,30 @@ def migrate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied.")] = False,
     by_entries: Annotated[bool, typer.Option("--by-entries", help="Copy no stream as a whole.")] = False,
     state: Annotated[str | None, typer.Option("--state", help="Where to note what is done.")] = None,
-    yes: places.Yes = False,
+    yes: common.Yes = False,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> None:
     wishes = migrating.Wishes(
-        match=match, db=db, replace=replace, dry_run=dry_run, by_entries=by_entries, state=state, yes=yes,
+        match=match,
+        db=db,
+        replace=replace,
+        dry_run=dry_run,
+        by_entries=by_entries,
+        state=state,
+        yes=yes,
         as_json=as_json,
-    )  # fmt: skip
+    )
     migrating.migrate(source, target, wishes)
 
 
 @app.command(help=exporting.HELP, short_help="Write a server's keys into an RDB file.")
 def export(
     file: Annotated[str, typer.Argument(help="The file to write.")],
-    url: places.Url = None,
+    url: common.Url = None,
     directory: Annotated[str | None, typer.Option("--dir", help="The directory of a stopped broker.")] = None,
     form: Annotated[str, typer.Option("--for", help=f"Who loads it: {', '.join(exporting.FORMS)}.")] = "redis-8.10",
-    yes: places.Yes = False,
-    as_json: places.AsJson = False,
+    yes: common.Yes = False,
+    as_json: common.AsJson = False,
 ) -> None:
     exporting.export(file, url=url, directory=directory, form=form, yes=yes, as_json=as_json)
 
@@ -108,11 +115,11 @@ def export(
 @app.command("import", help=importing.HELP, short_help="Put the keys of an RDB file into a server.")
 def import_file(
     file: Annotated[str, typer.Argument(help="The file to read.")],
-    url: places.Url = None,
+    url: common.Url = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite keys that are there.")] = False,
-    dry_run: places.DryRun = False,
-    yes: places.Yes = False,
-    as_json: places.AsJson = False,
+    dry_run: common.DryRun = False,
+    yes: common.Yes = False,
+    as_json: common.AsJson = False,
 ) -> None:
     importing.import_file(file, url=url, replace=replace, dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -130,13 +137,20 @@ def publish(
     delay: Annotated[float, typer.Option("--delay", help="Seconds until it is there.")] = 0.0,
     dedupe: Annotated[str | None, typer.Option("--dedupe", help="Only once with this token.")] = None,
     ttl: Annotated[float | None, typer.Option("--ttl", help="A dead letter if not handled in so many seconds.")] = None,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
     publishing.publish(
-        stream, values or [], url=url, as_fields=as_fields, delay=delay, dedupe=dedupe, ttl=ttl, file=file,
+        stream,
+        values or [],
+        url=url,
+        as_fields=as_fields,
+        delay=delay,
+        dedupe=dedupe,
+        ttl=ttl,
+        file=file,
         as_json=as_json,
-    )  # fmt: skip
+    )
 
 
 @app.command(help="The last entries of a stream, and with --follow what comes.")
@@ -145,41 +159,41 @@ def tail(
     count: Annotated[int, typer.Option("--count", "-n", help="How many.", min=1)] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     from_id: Annotated[str | None, typer.Option("--from", help="Begin with this id instead.")] = None,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
-    looking.tail(stream, url=url, count=count, follow=follow, as_json=as_json, from_id=from_id)
+    inspect.tail(stream, url=url, count=count, follow=follow, as_json=as_json, from_id=from_id)
 
 
 @app.command(help="The streams of a place.")
 def streams(
     pattern: Annotated[str, typer.Argument(help="Only names like this.")] = "*",
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
-    looking.streams(pattern, url=url, as_json=as_json)
+    inspect.streams(pattern, url=url, as_json=as_json)
 
 
 @app.command(help="The groups of a stream, or of all streams.")
 def groups(
     stream: Annotated[str | None, typer.Argument(help="The stream.")] = None,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
-    looking.groups(stream, url=url, as_json=as_json)
+    inspect.groups(stream, url=url, as_json=as_json)
 
 
 @app.command(help="The pending entries of a group: who has them, since when, for the how many-th time.")
 def pending(
     stream: Annotated[str, typer.Argument(help="The stream.")],
-    group: places.Group = "workers",
+    group: common.Group = "workers",
     limit: Annotated[int, typer.Option("--limit", help="At most so many.", min=1)] = 50,
     idle: Annotated[float, typer.Option("--idle", help="Only those idle for so many seconds.", min=0)] = 0.0,
     consumer: Annotated[str | None, typer.Option("--consumer", help="Only this one's.")] = None,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
-    looking.pending(stream, group, url=url, limit=limit, idle_s=idle, consumer=consumer, as_json=as_json)
+    inspect.pending(stream, group, url=url, limit=limit, idle_s=idle, consumer=consumer, as_json=as_json)
 
 
 @app.command(help="Where everything is that was published, and whether it adds up (exit code 1 if not).")
@@ -188,22 +202,22 @@ def audit(
     group: Annotated[str | None, typer.Option("--group", help="The group (workers; with --spark all).")] = None,
     spark: Annotated[bool, typer.Option("--spark", help="Many streams and groups at once, as a Spark job.")] = False,
     master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
     if spark:
         pipelines.audit(stream or "*", url=url, group=group, master=master, as_json=as_json)
     elif stream is None:
         raise Failure("which stream? Name it, or say --spark to look at all of them", Exit.USAGE)
     else:
-        looking.audit(stream, group or "workers", url=url, as_json=as_json)
+        inspect.audit(stream, group or "workers", url=url, as_json=as_json)
 
 
 @app.command(help="What is wrong, and what to type next. Changes nothing; exit code 1 if there is a problem.")
 def doctor(
     pattern: Annotated[str, typer.Argument(help="Only streams like this.")] = "*",
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
     doctors.doctor(pattern, url=url, as_json=as_json)
 
@@ -213,8 +227,8 @@ def top(
     pattern: Annotated[str, typer.Argument(help="Only streams like this.")] = "*",
     every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.01)] = 1.0,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Look so often, then end.", min=1)] = None,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
     tops.top(pattern, url=url, every_s=every, rounds=rounds, as_json=as_json)
 
@@ -223,8 +237,8 @@ def top(
 def bench(
     entries: Annotated[int, typer.Option("--entries", help="How many entries each part has.", min=100)] = 20_000,
     size: Annotated[int, typer.Option("--size", help="Bytes of a payload.", min=1)] = 100,
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
     benches.bench(entries, size, url=url, as_json=as_json)
 

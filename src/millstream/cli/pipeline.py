@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli import places
+from millstream.cli import common
 from millstream.cli.exits import Exit, Failure
 from millstream.delivery.deadletters import seconds_of
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from millstream.spark.pipeline import Pipeline
+    from millstream.spark.pipeline.definition import Pipeline
 
 app = typer.Typer(help="Pipelines in Spark: run one, or begin one.", no_args_is_help=True)
 
@@ -44,8 +44,8 @@ def run_command(
     master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     start: Annotated[str | None, typer.Option("--from", help="Back-fill: since so long ago (2h), or ms.")] = None,
     end: Annotated[str, typer.Option("--to", help="Back-fill: up to so long ago, ms, or now.")] = "now",
-    url: places.Url = None,
-    as_json: places.AsJson = False,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
 ) -> None:
     run(target, once=once, url=url, master=master, start=start, end=end, as_json=as_json)
 
@@ -72,7 +72,7 @@ def run(
             pipeline.run(once=once, url=address, master=master)
         else:
             done = pipeline.backfill(*history, url=address, master=master)
-            places.show_one(asdict(done), as_json=as_json)
+            common.show_one(asdict(done), as_json=as_json)
     except PySparkException as error:
         raise Failure(reason_of(str(error))) from error
 
@@ -113,7 +113,7 @@ def reason_of(text: str) -> str:
 
 def load(target: str) -> Pipeline:
     """The pipeline that a command line names; a clear error for everything that can be wrong with it."""
-    from millstream.spark.pipeline import Pipeline
+    from millstream.spark.pipeline.definition import Pipeline
 
     here = os.getcwd()
     if target.endswith(".toml"):
@@ -168,27 +168,31 @@ def init(directory: Path) -> None:
 def audit(pattern: str, *, url: str | None, group: str | None, master: str | None, as_json: bool) -> None:
     """Every group of every stream that matches, as a Spark job; exit code 1 if one does not add up."""
     require_spark()
-    from millstream.delivery import overview
+    from millstream.delivery import inspect
     from millstream.spark import session
 
-    with places.opened(url) as backend:
-        names = overview.stream_names(backend, pattern)
-        pairs = [(name, state.name) for name in names for state in overview.group_states(backend, name)
-                 if group is None or state.name == group]  # fmt: skip
+    with common.opened(url) as backend:
+        names = inspect.stream_names(backend, pattern)
+        pairs = [
+            (name, state.name)
+            for name in names
+            for state in inspect.group_states(backend, name)
+            if group is None or state.name == group
+        ]
     spark = session("audit") if master is None else session("audit", master=master)
     try:
-        rows = audited(spark, places.address(url), pairs)
+        rows = audited(spark, common.address(url), pairs)
     finally:
         spark.stop()
     columns = ("stream", "group", "published", "done", "pending", "undelivered", "delayed", "dead", "balanced")
-    places.show(rows, columns, as_json=as_json, empty=f"no groups of streams like {pattern!r}")
+    common.show(rows, columns, as_json=as_json, empty=f"no groups of streams like {pattern!r}")
     wrong = [f"{row.stream}/{row.group}" for row in rows if row.balanced is False]
     if wrong:
         raise Failure(f"it does not add up: {', '.join(wrong)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StreamAccount:
     """Where everything is that was published, as one group sees it."""
 
     stream: str
@@ -205,23 +209,33 @@ class Account:
     balanced: bool | None
 
 
-def audited(spark: Any, url: str, pairs: list[tuple[str, str]]) -> list[Account]:
+def audited(spark: Any, url: str, pairs: list[tuple[str, str]]) -> list[StreamAccount]:
     """The accounts of groups of streams, read by the executors."""
     if not pairs:
         return []
     context = spark.sparkContext
     shares = context.parallelize(pairs, min(len(pairs), 4 * context.defaultParallelism))
-    found: list[Account] = shares.mapPartitions(lambda share: _accounts(url, share)).collect()
+    found: list[StreamAccount] = shares.mapPartitions(lambda share: _accounts(url, share)).collect()
     return sorted(found, key=lambda row: (row.stream, row.group))
 
 
-def _accounts(url: str, pairs: Iterable[tuple[str, str]]) -> Iterator[Account]:
+def _accounts(url: str, pairs: Iterable[tuple[str, str]]) -> Iterator[StreamAccount]:
     from millstream.worker.stream import Stream
 
     for name, group in pairs:
         with Stream[Any](name, url, group=group) as stream:
             found = stream.audit()
-            yield Account(
-                name, group, found.published, found.done, found.pending, found.undelivered, found.delayed, found.dead,
-                found.discarded, found.trimmed, found.redriven, found.balanced,
-            )  # fmt: skip
+            yield StreamAccount(
+                name,
+                group,
+                found.published,
+                found.done,
+                found.pending,
+                found.undelivered,
+                found.delayed,
+                found.dead,
+                found.discarded,
+                found.trimmed,
+                found.redriven,
+                found.balanced,
+            )

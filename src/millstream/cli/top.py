@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from millstream.cli import places
+from millstream.cli import common
 from millstream.client import Backend
 from millstream.client.calls import Call
-from millstream.delivery import overview
-from millstream.delivery.entries import pairs
+from millstream.delivery import inspect
+from millstream.delivery.delivery import pairs
 from millstream.delivery.keys import Keys
 
 # As short as they can be said: a terminal of 80 columns has room for them and for names.
@@ -24,7 +24,7 @@ COLUMNS = ("stream", "group", "in/s", "done/s", "lag", "pending", "released", "w
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TopLine:
     """One group of one stream at one moment."""
 
     stream: str
@@ -44,8 +44,8 @@ class Line:
 
 def top(pattern: str, *, url: str | None, every_s: float, rounds: int | None, as_json: bool) -> None:
     """Look again and again, until Ctrl-C or for so many rounds."""
-    with places.opened(url) as backend:
-        before: dict[tuple[str, str], Line] = {}
+    with common.opened(url) as backend:
+        before: dict[tuple[str, str], TopLine] = {}
         last = 0.0
         if as_json:
             for number in _rounds(rounds, every_s):
@@ -74,41 +74,51 @@ def _rounds(rounds: int | None, every_s: float) -> Iterator[int]:
 
 
 def _next(
-    backend: Backend, pattern: str, before: Mapping[tuple[str, str], Line], last: float
-) -> tuple[list[Line], dict[tuple[str, str], Line], float]:
+    backend: Backend, pattern: str, before: Mapping[tuple[str, str], TopLine], last: float
+) -> tuple[list[TopLine], dict[tuple[str, str], TopLine], float]:
     """The lines now, with rates since the last look."""
     now = time.monotonic()
     lines = [
         line
-        for name in overview.stream_names(backend, pattern)
+        for name in inspect.stream_names(backend, pattern)
         for line in _lines(backend, name, before, now - last if last else None)
     ]
     return lines, {(line.stream, line.group): line for line in lines}, now
 
 
 def _lines(
-    backend: Backend, name: str, before: Mapping[tuple[str, str], Line], passed_s: float | None
-) -> Iterator[Line]:
-    state = overview.stream_state(backend, name)
+    backend: Backend, name: str, before: Mapping[tuple[str, str], TopLine], passed_s: float | None
+) -> Iterator[TopLine]:
+    state = inspect.stream_state(backend, name)
     if state is None:
         return
     counters = _counters(backend, name)
-    groups = overview.group_states(backend, name)
+    groups = inspect.group_states(backend, name)
     if not groups:
         known, added = before.get((name, "")), state.added or 0
         rate = _rate(added, known.added if known else None, passed_s)
-        yield Line(name, "", added, 0, rate, None, None, 0, 0, 0, state.dead, 0, None)
+        yield TopLine(name, "", added, 0, rate, None, None, 0, 0, 0, state.dead, 0, None)
     for group in groups:
         consumers = [
-            each for each in overview.consumer_states(backend, name, group.name) if not each.name.startswith("~")
+            each for each in inspect.consumer_states(backend, name, group.name) if not each.name.startswith("~")
         ]
         added, done = state.added or 0, counters.get(f"done:{group.name}", 0)
         known = before.get((name, group.name))
-        yield Line(
-            name, group.name, added, done, _rate(added, known.added if known else None, passed_s),
-            _rate(done, known.done if known else None, passed_s), group.lag, group.pending, group.released,
-            group.waiting, state.dead, len(consumers), min((each.idle_ms / 1000 for each in consumers), default=None),
-        )  # fmt: skip
+        yield TopLine(
+            name,
+            group.name,
+            added,
+            done,
+            _rate(added, known.added if known else None, passed_s),
+            _rate(done, known.done if known else None, passed_s),
+            group.lag,
+            group.pending,
+            group.released,
+            group.waiting,
+            state.dead,
+            len(consumers),
+            min((each.idle_ms / 1000 for each in consumers), default=None),
+        )
 
 
 def _rate(now: int, before: int | None, passed_s: float | None) -> float | None:
@@ -121,15 +131,24 @@ def _counters(backend: Backend, name: str) -> dict[str, int]:
     return {field.decode("utf-8", "replace"): int(value) for field, value in pairs(flat)}
 
 
-def _table(lines: list[Line], url: str) -> Table:
-    table = Table(title=f"millstream top · {url} · {time.strftime('%H:%M:%S')}", box=None, pad_edge=False,
-                  padding=(0, 1, 0, 0))  # fmt: skip
+def _table(lines: list[TopLine], url: str) -> Table:
+    table = Table(
+        title=f"millstream top · {url} · {time.strftime('%H:%M:%S')}", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for column in COLUMNS:
         is_name = column in ("stream", "group")
         table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name)
     for line in lines:
         sign = "-" if line.last_sign_s is None else f"{line.last_sign_s:.0f} s"
-        numbers = (line.in_rate, line.done_rate, line.lag, line.pending, line.released, line.waiting, line.dead,
-                   line.consumers)  # fmt: skip
+        numbers = (
+            line.in_rate,
+            line.done_rate,
+            line.lag,
+            line.pending,
+            line.released,
+            line.waiting,
+            line.dead,
+            line.consumers,
+        )
         table.add_row(line.stream, line.group or "-", *("-" if each is None else f"{each:,}" for each in numbers), sign)
     return table

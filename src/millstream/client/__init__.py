@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["AsyncBackend", "Backend", "Call", "Capabilities", "aconnect", "connect"]
 
 _HOMES = {
-    "AsyncBackend": "aio", "Backend": "backend", "Call": "calls", "Capabilities": "capabilities", "aconnect": "aio",
+    "AsyncBackend": "aio",
+    "Backend": "backend",
+    "Call": "calls",
+    "Capabilities": "capabilities",
+    "aconnect": "aio",
     "connect": "connecting",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

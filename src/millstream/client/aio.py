@@ -16,7 +16,7 @@ from millstream.client.backend import PROBE_KEY, RESENDS, answer_raw, pause_s, r
 from millstream.client.calls import Call, Word, as_is
 from millstream.client.capabilities import Capabilities, denials, judge, questions
 from millstream.client.connecting import make_async_clients, wants_weaker
-from millstream.client.urls import Place, hide_password, parse_url
+from millstream.client.urls import ServerUrl, hide_password, parse_url
 from millstream.errors import ServerReplied, Unavailable
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class AsyncBackend:
 
     capabilities: Capabilities
 
-    def __init__(self, place: Place, url: str, *, timeout_s: float) -> None:
+    def __init__(self, place: ServerUrl, url: str, *, timeout_s: float) -> None:
         self.place = place
         self.url = hide_password(url)
         self._is_closed = False

@@ -21,7 +21,7 @@ from redis.sentinel import SentinelConnectionPool
 from millstream.client.calls import Call, Word, as_is
 from millstream.client.capabilities import Capabilities, detect
 from millstream.client.connecting import make_clients
-from millstream.client.urls import Place, hide_password
+from millstream.client.urls import ServerUrl, hide_password
 from millstream.errors import ConfigError, ServerReplied, Unavailable
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ FIRST_PAUSE_S = 0.05
 class Backend:
     """Streams at one place. Made by `connect`."""
 
-    def __init__(self, place: Place, url: str, *, timeout_s: float, accept_weaker: bool) -> None:
+    def __init__(self, place: ServerUrl, url: str, *, timeout_s: float, accept_weaker: bool) -> None:
         self.place = place
         self.url = hide_password(url)
         self._is_closed = False
@@ -86,8 +86,10 @@ class Backend:
         """The replies of all primaries to a command without a key, such as SCAN's first page."""
         if not self.is_cluster:
             return [self.execute(*words, key=b"")]
-        return [self._translated(lambda node=node: node.redis_connection.execute_command(*words))
-                for node in self._client.get_primaries()]  # fmt: skip
+        return [
+            self._translated(lambda node=node: node.redis_connection.execute_command(*words))
+            for node in self._client.get_primaries()
+        ]
 
     def scan(self, *words: Word) -> Iterator[bytes]:
         """All keys that SCAN finds with these words (MATCH, TYPE, COUNT), of every primary; some may come twice."""

@@ -16,8 +16,18 @@ from typing import Any, Final
 from millstream.client.calls import Word
 from millstream.errors import CapabilityMissing, ServerReplied
 
-_NOT_THERE: Final = ("unknown command", "syntax error", "unknown subcommand", "wrong number of arguments", "unbalanced",
-                     "unrecognized", "invalid stream id", "unsupported", "only available", "exclude_me")  # fmt: skip
+_NOT_THERE: Final = (
+    "unknown command",
+    "syntax error",
+    "unknown subcommand",
+    "wrong number of arguments",
+    "unbalanced",
+    "unrecognized",
+    "invalid stream id",
+    "unsupported",
+    "only available",
+    "exclude_me",
+)
 _NO_ANSWER: Final = ("OOM", "MISCONF", "READONLY", "NOREPLICAS")
 _NOT_NOW: Final = ("NOAUTH", "WRONGPASS", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
 

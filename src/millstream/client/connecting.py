@@ -16,12 +16,12 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
-from millstream.client.urls import Place, parse_url
+from millstream.client.urls import ServerUrl, parse_url
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
     from millstream.client.backend import Backend
-    from millstream.client.embedded import Held
+    from millstream.client.local_brokers import SharedBroker
 
 MAX_BLOCK_S = 30.0  # no single blocking read is longer; a loop reads again
 _TRUE = ("1", "yes", "true", "on")
@@ -38,11 +38,11 @@ def connect(url: str, *, timeout_s: float = 5.0, accept_weaker: bool = False) ->
     return Backend(place, url, timeout_s=timeout_s, accept_weaker=accept_weaker or wants_weaker(place))
 
 
-def wants_weaker(place: Place) -> bool:
+def wants_weaker(place: ServerUrl) -> bool:
     return place.options.get("accept_weaker", "").lower() in _TRUE
 
 
-def make_clients(place: Place, timeout_s: float) -> tuple[Any, Any, Any]:
+def make_clients(place: ServerUrl, timeout_s: float) -> tuple[Any, Any, Any]:
     """The client for commands, the one for blocking reads, and what else must be closed."""
     if place.is_embedded:
         held = _broker_of(place)
@@ -52,13 +52,13 @@ def make_clients(place: Place, timeout_s: float) -> tuple[Any, Any, Any]:
     return _make(place, quick), _make(place, slow), None
 
 
-def _broker_of(place: Place) -> Held:
-    from millstream.client.embedded import hold_broker  # the whole engine: only for who has no server
+def _broker_of(place: ServerUrl) -> SharedBroker:
+    from millstream.client.local_brokers import hold_broker  # the whole engine: only for who has no server
 
     return hold_broker(place)
 
 
-def make_async_clients(place: Place, timeout_s: float) -> tuple[Any, Any, Any]:
+def make_async_clients(place: ServerUrl, timeout_s: float) -> tuple[Any, Any, Any]:
     """The same for asyncio."""
     if place.is_embedded:
         held = _broker_of(place)
@@ -72,12 +72,11 @@ def _common(read_s: float | None, connect_s: float | None = None) -> dict[str, A
     # as many connections as there are callers: redis-py 8 refuses the 101st, and threads may share a backend
     options: dict[str, Any] = {"decode_responses": False, "protocol": 2, "max_connections": 1 << 31}
     if read_s is not None:
-        options |= {"socket_timeout": read_s, "socket_connect_timeout": connect_s or read_s,
-                    "socket_keepalive": True}  # fmt: skip
+        options |= {"socket_timeout": read_s, "socket_connect_timeout": connect_s or read_s, "socket_keepalive": True}
     return options
 
 
-def _make(place: Place, options: dict[str, Any]) -> Any:
+def _make(place: ServerUrl, options: dict[str, Any]) -> Any:
     once = Retry(NoBackoff(), 0)
     options = _places_options(place) | options
     if place.is_cluster:
@@ -92,13 +91,17 @@ def _make(place: Place, options: dict[str, Any]) -> Any:
         sentinel = _untyped(Sentinel)(list(place.hosts), sentinel_kwargs=asking)
         return sentinel.master_for(name, db=database, retry=once, **options)
     if place.scheme == "unix":
-        return redis.Redis(unix_socket_path=_socket_path(place), db=_database(place), retry=once,
-                           **{k: v for k, v in options.items() if k != "socket_keepalive"})  # fmt: skip
+        return redis.Redis(
+            unix_socket_path=_socket_path(place),
+            db=_database(place),
+            retry=once,
+            **{k: v for k, v in options.items() if k != "socket_keepalive"},
+        )
     (host, port), *_ = place.hosts
     return redis.Redis(host=host, port=port, db=_database(place), retry=once, **options)
 
 
-def _make_async(place: Place, options: dict[str, Any]) -> Any:
+def _make_async(place: ServerUrl, options: dict[str, Any]) -> Any:
     once = AsyncRetry(NoBackoff(), 0)
     options = _places_options(place) | options
     if place.is_cluster:
@@ -115,8 +118,12 @@ def _make_async(place: Place, options: dict[str, Any]) -> Any:
         sentinel = _untyped(AsyncSentinel)(list(place.hosts), sentinel_kwargs=asking)
         return sentinel.master_for(name, db=database, retry=once, **options)
     if place.scheme == "unix":
-        return redis.asyncio.Redis(unix_socket_path=_socket_path(place), db=_database(place), retry=once,
-                                   **{k: v for k, v in options.items() if k != "socket_keepalive"})  # fmt: skip
+        return redis.asyncio.Redis(
+            unix_socket_path=_socket_path(place),
+            db=_database(place),
+            retry=once,
+            **{k: v for k, v in options.items() if k != "socket_keepalive"},
+        )
     (host, port), *_ = place.hosts
     return redis.asyncio.Redis(host=host, port=port, db=_database(place), retry=once, **options)
 
@@ -126,7 +133,7 @@ def _untyped(made: Any) -> Any:
     return made
 
 
-def _places_options(place: Place) -> dict[str, Any]:
+def _places_options(place: ServerUrl) -> dict[str, Any]:
     """What the URL says besides the address: who we are, and how TLS is to be done."""
     options: dict[str, Any] = {"username": place.username, "password": place.password}
     if place.is_tls:
@@ -139,20 +146,20 @@ def _places_options(place: Place) -> dict[str, Any]:
     return options
 
 
-def _database(place: Place) -> int:
+def _database(place: ServerUrl) -> int:
     text = place.options.get("db") or ("" if place.scheme == "unix" else place.path.strip("/"))
     if text and not text.isdigit():
         raise ConfigError(f"{text!r} is no database number")
     return int(text or 0)
 
 
-def _socket_path(place: Place) -> str:
+def _socket_path(place: ServerUrl) -> str:
     if not place.path:
         raise ConfigError("unix:// needs the path of a socket: unix:///run/redis.sock")
     return place.path
 
 
-def _sentinel_names(place: Place) -> tuple[str, int]:
+def _sentinel_names(place: ServerUrl) -> tuple[str, int]:
     name, _, database = place.path.strip("/").partition("/")
     if not name or (database and not database.isdigit()):
         raise ConfigError("redis+sentinel:// needs the primary's name: redis+sentinel://host:26379/name[/db]")

@@ -30,7 +30,7 @@ DYNAMIC: Final = object()  # a default that is made anew each time
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FieldPart:
     """One named part of a record."""
 
     name: str
@@ -44,7 +44,7 @@ class Record:
     """The parts of a type, and how its values come apart and together."""
 
     type: Any
-    parts: tuple[Part, ...]
+    parts: tuple[FieldPart, ...]
     take: Callable[[Any], dict[str, Any]]
     make: Callable[[dict[str, Any]], Any]
 
@@ -87,7 +87,9 @@ def record_of(type_: Any) -> Record:
         parts = tuple(_dataclass_part(field, hints[field.name]) for field in dataclasses.fields(type_) if field.init)
     else:
         known = type_._field_defaults
-        parts = tuple(Part(name, hints[name], name not in known, known.get(name, MISSING)) for name in type_._fields)
+        parts = tuple(
+            FieldPart(name, hints[name], name not in known, known.get(name, MISSING)) for name in type_._fields
+        )
     names = [part.name for part in parts]
 
     def take(value: Any) -> dict[str, Any]:
@@ -104,12 +106,12 @@ def literals_of(record: Record) -> dict[str, tuple[str, ...]]:
     return {name: texts for name, texts in found.items() if all(isinstance(text, str) for text in texts)}
 
 
-def _dataclass_part(field: dataclasses.Field[Any], hint: Any) -> Part:
+def _dataclass_part(field: dataclasses.Field[Any], hint: Any) -> FieldPart:
     if field.default_factory is not dataclasses.MISSING:
-        return Part(field.name, hint, False, DYNAMIC)
+        return FieldPart(field.name, hint, False, DYNAMIC)
     if field.default is not dataclasses.MISSING:
-        return Part(field.name, hint, False, field.default)
-    return Part(field.name, hint)
+        return FieldPart(field.name, hint, False, field.default)
+    return FieldPart(field.name, hint)
 
 
 def _typed_dict(type_: Any, hints: dict[str, Any]) -> Record:
@@ -123,7 +125,7 @@ def _typed_dict(type_: Any, hints: dict[str, Any]) -> Record:
             case _:
                 return name not in type_.__optional_keys__
 
-    parts = tuple(Part(name, hint, is_required(name, hint)) for name, hint in hints.items())
+    parts = tuple(FieldPart(name, hint, is_required(name, hint)) for name, hint in hints.items())
     required = [part.name for part in parts if part.is_required]
 
     def take(value: Any) -> dict[str, Any]:

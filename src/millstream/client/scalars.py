@@ -15,8 +15,14 @@ from uuid import UUID
 from millstream.errors import MalformedPayload
 
 NULL, BOOLEAN, INTEGER, NUMBER, STRING, ARRAY, OBJECT = (
-    "null", "boolean", "integer", "number", "string", "array", "object",
-)  # fmt: skip
+    "null",
+    "boolean",
+    "integer",
+    "number",
+    "string",
+    "array",
+    "object",
+)
 EVERY: Final = frozenset({NULL, BOOLEAN, INTEGER, NUMBER, STRING, ARRAY, OBJECT})
 KINDS: Final = {NoneType: NULL, bool: BOOLEAN, int: INTEGER, float: NUMBER, str: STRING, list: ARRAY, dict: OBJECT}
 

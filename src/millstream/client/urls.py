@@ -1,10 +1,10 @@
 """What a URL says: where the streams are and how to get there. Opens nothing.
 
-    memory://[name]                       in this process, gone with it; one name is one broker
-    file:///dir[?appendfsync=always]      in this process, kept in a directory
-    redis:// rediss:// unix://            one server, in redis-py's own form
-    redis+cluster:// rediss+cluster://    a cluster: any of its nodes, several with commas
-    redis+sentinel://h1:26379,h2:26379/name[/db]
+memory://[name]                       in this process, gone with it; one name is one broker
+file:///dir[?appendfsync=always]      in this process, kept in a directory
+redis:// rediss:// unix://            one server, in redis-py's own form
+redis+cluster:// rediss+cluster://    a cluster: any of its nodes, several with commas
+redis+sentinel://h1:26379,h2:26379/name[/db]
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from millstream.errors import ConfigError
 
 SCHEMES = (
-    "memory", "file", "redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"
-)  # fmt: skip
+    "memory",
+    "file",
+    "redis",
+    "rediss",
+    "unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerUrl:
     """A URL taken apart."""
 
     scheme: str
@@ -43,12 +51,14 @@ class Place:
         return self.scheme.startswith("rediss")
 
 
-def parse_url(url: str) -> Place:
+def parse_url(url: str) -> ServerUrl:
     """A URL as a place; ConfigError says what is wrong with it, never what its password is."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in SCHEMES:
-        raise ConfigError(f"{hide_password(url)!r} is no place for streams: it must start with one of "
-                          + ", ".join(f"{name}://" for name in SCHEMES))  # fmt: skip
+        raise ConfigError(
+            f"{hide_password(url)!r} is no place for streams: it must start with one of "
+            + ", ".join(f"{name}://" for name in SCHEMES)
+        )
     parts = urlsplit(f"x://{rest}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     user_info, _, host_list = parts.netloc.rpartition("@")
@@ -56,10 +66,13 @@ def parse_url(url: str) -> Place:
     if scheme == "file" and (host_list or not parts.path.strip("/")):
         raise ConfigError(f"{url!r} names no directory: file:///absolute/path (three slashes)")
     if scheme in ("memory", "file"):
-        return Place(scheme, path=unquote(parts.path or "") if scheme == "file" else unquote(host_list + parts.path),
-                     options=options)  # fmt: skip
+        return ServerUrl(
+            scheme,
+            path=unquote(parts.path or "") if scheme == "file" else unquote(host_list + parts.path),
+            options=options,
+        )
     port = 26379 if scheme.endswith("sentinel") else 6379
-    return Place(
+    return ServerUrl(
         scheme,
         tuple(_host(text, port, url) for text in host_list.split(",") if text) or (("localhost", port),),
         unquote(parts.path),

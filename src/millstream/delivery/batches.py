@@ -60,7 +60,7 @@ class Condemned:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BatchManifest:
     """What a consumer holds, or a page of it."""
 
     runs: list[Run]
@@ -116,7 +116,7 @@ class Batches:
         argv: tuple[Word, ...] = ("XPENDING", stream, self.steps.group, start, "+", count, consumer)
         return Call(argv, stream, parse_pending)
 
-    def manifest(self, consumer: bytes, after: bytes = b"", count: int = PAGE) -> Call[Manifest]:
+    def manifest(self, consumer: bytes, after: bytes = b"", count: int = PAGE) -> Call[BatchManifest]:
         """What a consumer holds, in few words."""
         words = (self.steps.group, consumer, self.steps.prefix, after, count)
         return script("manifest").call([self.steps.keys.stream], words, parse_manifest)
@@ -141,7 +141,9 @@ class Batches:
         )
 
 
-def parse_manifest(reply: Any) -> Manifest:
+def parse_manifest(reply: Any) -> BatchManifest:
     runs, others, ended, after = reply
     condemned = [Condemned(entry_id, number, int(at) if at else None) for entry_id, number, at in ended]
-    return Manifest([Run(*run) for run in runs], [(entry_id, number) for entry_id, number in others], condemned, after)
+    return BatchManifest(
+        [Run(*run) for run in runs], [(entry_id, number) for entry_id, number in others], condemned, after
+    )

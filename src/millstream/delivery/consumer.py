@@ -21,14 +21,14 @@ from typing import Protocol, TypeVar
 from millstream.client.backend import RESENDS, pause_s
 from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
-from millstream.delivery.entries import Delivery
+from millstream.delivery.config.settings import Settings
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.keys import Keys
 from millstream.delivery.recorder import NullRecorder, Recorder
 from millstream.delivery.rfc import RfcRecovery
-from millstream.delivery.settings import Settings
+from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, DeadLetter, Discard, Later, Reason, Release, Settlement
 from millstream.delivery.steps import Settle, Steps
-from millstream.delivery.watch import ServerWatch
 from millstream.errors import BackendError, ServerReplied, Unavailable
 
 T = TypeVar("T")
@@ -112,9 +112,13 @@ class Consumer:
         if self.backend.is_cluster:
             self.keys.require_one_slot()
         self.steps = Steps(
-            self.keys, self.group, self.backend.capabilities, settings.field_prefix.encode(),
-            keep_done=settings.retain == "all", lease_ms=round(settings.min_idle_s * 1000),
-        )  # fmt: skip
+            self.keys,
+            self.group,
+            self.backend.capabilities,
+            settings.field_prefix.encode(),
+            keep_done=settings.retain == "all",
+            lease_ms=round(settings.min_idle_s * 1000),
+        )
         self.watch = ServerWatch(max(1000, self.steps.lease_ms // 4), self.steps.lease_ms)
         if settings.recovery == "rfc":
             self.rfc = RfcRecovery(self.steps, settings, self.recorder, self.watch, self.watch_ms)
@@ -267,9 +271,14 @@ class Consumer:
         if is_paused:
             return []
         call = self.steps.recover(
-            self.name, credit, min_idle_ms=self.steps.lease_ms, cursor=self._cursor, tombstones=self.keeps_dead,
-            expected_ms=self.watch.expected_ms(now), tolerance_ms=self.watch.tolerance_ms,
-        )  # fmt: skip
+            self.name,
+            credit,
+            min_idle_ms=self.steps.lease_ms,
+            cursor=self._cursor,
+            tombstones=self.keeps_dead,
+            expected_ms=self.watch.expected_ms(now),
+            tolerance_ms=self.watch.tolerance_ms,
+        )
         found = self.backend.run(replace(call, can_resend=False))  # sent again it would not name what it took before
         self._look_at_clock(found.server_ms)
         self._cursor = found.cursor
@@ -319,9 +328,10 @@ class Consumer:
         """The fields that the producer wrote: without those that we add beside them."""
         prefix, headers = self.steps.prefix, self.steps.prefix + b"h."
         return {
-            name: value for name, value in delivery.fields
+            name: value
+            for name, value in delivery.fields
             if not name.startswith(prefix) or not (name[len(prefix) :] in OURS or name.startswith(headers))
-        }  # fmt: skip
+        }
 
     def _handled(self, found: list[Delivery]) -> list[Delivery]:
         """Those that are for handlers; the others are settled."""
@@ -369,9 +379,7 @@ class Consumer:
 
     # Ending
 
-    def settle(
-        self, settlements: Sequence[tuple[Delivery, Settlement]], *, is_repeat: bool = False
-    ) -> list[Settled]:
+    def settle(self, settlements: Sequence[tuple[Delivery, Settlement]], *, is_repeat: bool = False) -> list[Settled]:
         """End deliveries; what became of each. Errors of single ones are in the answer, the others are settled.
 
         `is_repeat`: an earlier call with some of these ended without an answer, and may have settled them.
@@ -436,11 +444,24 @@ class Consumer:
         # else the step takes the server's count
         attempts = ("attempts", self.attempt(delivery)) if self.makes_copies else ()
         return (
-            *attempts, "stream", self.stream, "group", self.group, "consumer", self.name,
-            "retry_count", max(0, self.attempt(delivery) - 1),
-            "first_at", self.original_id(delivery).split(b"-", 1)[0],
-            "reason", str(dead.reason), "error", dead.error, "traceback", dead.traceback,
-        )  # fmt: skip
+            *attempts,
+            "stream",
+            self.stream,
+            "group",
+            self.group,
+            "consumer",
+            self.name,
+            "retry_count",
+            max(0, self.attempt(delivery) - 1),
+            "first_at",
+            self.original_id(delivery).split(b"-", 1)[0],
+            "reason",
+            str(dead.reason),
+            "error",
+            dead.error,
+            "traceback",
+            dead.traceback,
+        )
 
     def _record(self, result: Settled) -> None:
         if result.error is not None:
@@ -462,8 +483,12 @@ class Consumer:
                         self.recorder.dlq()
                 else:
                     self.recorder.discarded(str(result.settlement.reason))
-                    logger.error("%s of %r is dropped, as dead letters are discarded here: %s",
-                                 result.delivery.id.decode(), self.stream, result.settlement.error)  # fmt: skip
+                    logger.error(
+                        "%s of %r is dropped, as dead letters are discarded here: %s",
+                        result.delivery.id.decode(),
+                        self.stream,
+                        result.settlement.error,
+                    )
 
     # Keeping house
 
@@ -519,8 +544,12 @@ class Consumer:
     def _note_trimmed(self, trimmed: Sequence[bytes]) -> None:
         if trimmed:
             self.recorder.trimmed(len(trimmed))
-            logger.error("%d pending entries of %r were trimmed away, the first %s",
-                         len(trimmed), self.stream, trimmed[0].decode())  # fmt: skip
+            logger.error(
+                "%d pending entries of %r were trimmed away, the first %s",
+                len(trimmed),
+                self.stream,
+                trimmed[0].decode(),
+            )
 
     def check_clock(self) -> None:
         """Look at the server's clock; recovery waits if it has jumped."""
@@ -535,8 +564,11 @@ class Consumer:
 def pages_of(settlements: Sequence[tuple[Delivery, Settlement]]) -> Iterator[list[int]]:
     """Which of them go into one call, by their places. Those that publish are apart from the others: what keeps the
     server from touching another stream must not keep it from settling this one."""
-    publishing = {index: len(each.publish) for index, (_, each) in enumerate(settlements)
-                  if isinstance(each, Ack) and each.publish}  # fmt: skip
+    publishing = {
+        index: len(each.publish)
+        for index, (_, each) in enumerate(settlements)
+        if isinstance(each, Ack) and each.publish
+    }
     plain = [index for index in range(len(settlements)) if index not in publishing]
     for first in range(0, len(plain), SETTLE_AT_ONCE):
         yield plain[first : first + SETTLE_AT_ONCE]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from millstream.client.calls import Call
-from millstream.delivery.entries import pairs
+from millstream.delivery.delivery import pairs
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Publishing
 from millstream.errors import ConfigError
@@ -150,11 +150,17 @@ class DeadLetters:
         return self._letter(rows[0]) if rows else None
 
     def redrive(
-        self, which: Filter | None = None, *, rate: float | None = None, dry_run: bool = False,
+        self,
+        which: Filter | None = None,
+        *,
+        rate: float | None = None,
+        dry_run: bool = False,
         group: str | None = None,
-        limit: int | None = None, progress: Callable[[int], None] | None = None,
-        sleep: Callable[[float], None] = time.sleep, **criteria: Any,
-    ) -> Plan:  # fmt: skip
+        limit: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        **criteria: Any,
+    ) -> Plan:
         """Send dead letters back to their stream, at most `rate` a second; started again it goes on where it was.
 
         They go to the group that gave them up (`group`: another one, "" all of them): other groups pass them over.
@@ -163,16 +169,29 @@ class DeadLetters:
         return self._each(chosen, dry_run, limit, rate, sleep, progress, group, discard=False)
 
     def discard(
-        self, which: Filter | None = None, *, dry_run: bool = False, limit: int | None = None,
-        progress: Callable[[int], None] | None = None, **criteria: Any,
-    ) -> Plan:  # fmt: skip
+        self,
+        which: Filter | None = None,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        **criteria: Any,
+    ) -> Plan:
         """Remove dead letters for good."""
         return self._each(filter_of(which, criteria), dry_run, limit, None, time.sleep, progress, None, discard=True)
 
     def _each(
-        self, which: Filter | None, dry_run: bool, limit: int | None, rate: float | None,
-        sleep: Callable[[float], None], progress: Callable[[int], None] | None, group: str | None, *, discard: bool,
-    ) -> Plan:  # fmt: skip
+        self,
+        which: Filter | None,
+        dry_run: bool,
+        limit: int | None,
+        rate: float | None,
+        sleep: Callable[[float], None],
+        progress: Callable[[int], None] | None,
+        group: str | None,
+        *,
+        discard: bool,
+    ) -> Plan:
         # Listed before anything is moved: what fails again meanwhile is a new dead letter and not for this run.
         letters = list(self.list(which, limit=limit))
         ids = tuple(letter.id for letter in letters)
@@ -218,11 +237,19 @@ class DeadLetters:
             return int(value) if value.isdigit() else 0
 
         return Letter(
-            row[0].decode(), pairs(own), text(b"original_id") or row[0].decode(), text(b"reason") or "retries",
-            text(b"error"), text(b"traceback"), number(b"attempts") or number(b"retry_count") + 1,
-            number(b"retry_count"), text(b"consumer"), text(b"group"),
-            number(b"dead_at") or int(row[0].split(b"-")[0]), number(b"redriven"),
-        )  # fmt: skip
+            row[0].decode(),
+            pairs(own),
+            text(b"original_id") or row[0].decode(),
+            text(b"reason") or "retries",
+            text(b"error"),
+            text(b"traceback"),
+            number(b"attempts") or number(b"retry_count") + 1,
+            number(b"retry_count"),
+            text(b"consumer"),
+            text(b"group"),
+            number(b"dead_at") or int(row[0].split(b"-")[0]),
+            number(b"redriven"),
+        )
 
     def _split(self, flat: Rows[bytes]) -> tuple[dict[bytes, bytes], Rows[bytes]]:
         """Our fields by name, and the entry's own in order. Another library's letter has only two of ours."""

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from millstream.delivery import rules, signals
+from millstream.delivery import signals
+from millstream.delivery.config import checks
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
 from millstream.errors import ConfigError
 
@@ -42,11 +43,11 @@ class Backoff:
 
     def __post_init__(self) -> None:
         for name in ("first", "factor", "cap"):
-            rules.number(f"backoff.{name}", getattr(self, name))
-        rules.flag("backoff.jitter", self.jitter)
-        rules.holds("backoff.first", self.first, self.first >= 0, "must be 0 seconds or more")
-        rules.holds("backoff.factor", self.factor, self.factor >= 1, "must be 1 or more")
-        rules.holds("backoff.cap", self.cap, self.cap >= self.first, f"must not be less than first ({self.first:g})")
+            checks.number(f"backoff.{name}", getattr(self, name))
+        checks.flag("backoff.jitter", self.jitter)
+        checks.holds("backoff.first", self.first, self.first >= 0, "must be 0 seconds or more")
+        checks.holds("backoff.factor", self.factor, self.factor >= 1, "must be 1 or more")
+        checks.holds("backoff.cap", self.cap, self.cap >= self.first, f"must not be less than first ({self.first:g})")
 
     def delay(self, attempt: int, rng: random.Random = LUCK) -> float:
         """Seconds to wait after the failure of this attempt (from 1)."""
@@ -74,7 +75,7 @@ class RetryPolicy:
     on: Mapping[type[BaseException], Rule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rules.whole("max_retries", self.max_retries, 0)
+        checks.whole("max_retries", self.max_retries, 0)
         for kind, rule in self.on.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ConfigError(f"on: {kind!r} must be an exception class")

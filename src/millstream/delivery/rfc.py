@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.recorder import Recorder
-from millstream.delivery.settings import Settings
+from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Discard, Reason
 from millstream.delivery.steps import Steps
-from millstream.delivery.watch import ServerWatch
 from millstream.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Code(IntEnum):
     DROPPED = 6
 
 
-class RunsCalls(Protocol):
+class RunsRecoveryCalls(Protocol):
     def run(self, call: Any) -> Any: ...
 
 
@@ -60,7 +60,7 @@ class Scan:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _KeyWalk:
     """A scan that is under way."""
 
     started: float
@@ -80,15 +80,15 @@ class RfcRecovery:
     watch: ServerWatch  # whether the server's clock can be believed
     watch_ms: Callable[[], int]
     luck: random.Random = field(default_factory=random.Random)
-    _walk: _Walk | None = None
+    _walk: _KeyWalk | None = None
 
     def next_interval_ms(self) -> int:
         """Until the next scan, with jitter: a fleet started together must not scan together."""
         return round(self.settings.reconcile_every * 1000 * self.luck.uniform(1 - JITTER, 1 + JITTER))
 
-    def scan(self, backend: RunsCalls) -> Scan:
+    def scan(self, backend: RunsRecoveryCalls) -> Scan:
         """Walk the pending list once. An error ends the walk, not the caller."""
-        walk = _Walk(time.perf_counter())
+        walk = _KeyWalk(time.perf_counter())
         is_whole = True
         try:
             while self._page(backend, walk, self.settings.startup_batch):
@@ -99,9 +99,9 @@ class RfcRecovery:
         self.recorder.scan_duration(time.perf_counter() - walk.started)
         return Scan(walk.seen, walk.recovered, is_whole)
 
-    def walk(self, backend: RunsCalls) -> bool:
+    def walk(self, backend: RunsRecoveryCalls) -> bool:
         """One page of a scan, begun if none is under way; whether there is more to walk."""
-        walk = self._walk = self._walk or _Walk(time.perf_counter())
+        walk = self._walk = self._walk or _KeyWalk(time.perf_counter())
         try:
             if self._page(backend, walk, self.settings.batch):
                 return True
@@ -111,7 +111,7 @@ class RfcRecovery:
         self.recorder.scan_duration(time.perf_counter() - walk.started)
         return False
 
-    def on_expired(self, backend: RunsCalls, ids: Sequence[bytes]) -> int | None:
+    def on_expired(self, backend: RunsRecoveryCalls, ids: Sequence[bytes]) -> int | None:
         """Locks are gone: requeue their entries, unless a lock is there again or the entry is settled.
 
         How many were; None when the server's clock cannot be believed now, and the scan has to find them.
@@ -120,7 +120,7 @@ class RfcRecovery:
             return None
         return self._requeue(backend, ids, min(EVENT_MIN_IDLE_MS, round(self.settings.lease * 500)), by_scan=False)
 
-    def _page(self, backend: RunsCalls, walk: _Walk, size: int) -> bool:
+    def _page(self, backend: RunsRecoveryCalls, walk: _KeyWalk, size: int) -> bool:
         """Look at so many entries; whether there may be more."""
         min_idle_ms = round(self.settings.min_idle_s * 1000)
         page = backend.run(self.steps.pending_page(walk.after, size, min_idle_ms))
@@ -134,12 +134,18 @@ class RfcRecovery:
         walk.pages += 1
         return len(page) == size and walk.pages < MOST_PAGES
 
-    def _requeue(self, backend: RunsCalls, ids: Sequence[bytes], min_idle_ms: int, *, by_scan: bool) -> int | None:
+    def _requeue(
+        self, backend: RunsRecoveryCalls, ids: Sequence[bytes], min_idle_ms: int, *, by_scan: bool
+    ) -> int | None:
         settings = self.settings
         call = self.steps.requeue(
-            ids, min_idle_ms=min_idle_ms, max_retries=settings.max_retries, drop=settings.dead_letter is Discard,
-            expected_ms=self.watch.expected_ms(self.watch_ms()), tolerance_ms=self.watch.tolerance_ms,
-        )  # fmt: skip
+            ids,
+            min_idle_ms=min_idle_ms,
+            max_retries=settings.max_retries,
+            drop=settings.dead_letter is Discard,
+            expected_ms=self.watch.expected_ms(self.watch_ms()),
+            tolerance_ms=self.watch.tolerance_ms,
+        )
         done = backend.run(call)
         if self.watch.look(done.server_ms, self.watch_ms()):
             logger.warning("the server's clock has jumped: nothing is requeued for %d ms", self.watch.pause_ms)
@@ -174,5 +180,8 @@ class RfcRecovery:
             case Code.DROPPED:
                 recorder.dlq()
                 recorder.discarded(Reason.RETRIES)
-                logger.error("%s of %r is dropped: too many retries, and dead letters are discarded here",
-                             entry_id.decode(), stream)  # fmt: skip
+                logger.error(
+                    "%s of %r is dropped: too many retries, and dead letters are discarded here",
+                    entry_id.decode(),
+                    stream,
+                )

@@ -1,10 +1,10 @@
 """What a handler raises to say how its delivery ends. They are answers, not errors of ours.
 
-    return            done
-    raise Retry(60)   again, in a minute; counts as an attempt
-    raise Reject(…)   never again: to the dead letters
-    raise Release()   not now, not me; does not count
-    anything else     a failure: the retry policy decides
+return            done
+raise Retry(60)   again, in a minute; counts as an attempt
+raise Reject(…)   never again: to the dead letters
+raise Release()   not now, not me; does not count
+anything else     a failure: the retry policy decides
 """
 
 from __future__ import annotations

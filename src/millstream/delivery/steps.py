@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.client.calls import Call, Script, Word, load_script
 from millstream.client.capabilities import Capabilities
-from millstream.delivery.entries import Delivery, pairs
+from millstream.delivery.delivery import Delivery, pairs
 from millstream.delivery.keys import Keys
 from millstream.delivery.recorder import NullRecorder, Recorder
 
@@ -47,9 +47,16 @@ class Publication:
         """As settle.lua reads it; `place` gives a key's place in KEYS."""
         entry = self.entry
         token = 0 if entry.dedupe is None else place(self.keys.dedupe(entry.dedupe))
-        return [place(self.keys.stream), place(self.keys.delayed), token, self.dedupe_ms, entry.delay_ms,
-                "" if self.maxlen is None else self.maxlen, 2 * len(entry.fields),
-                *(word for pair in entry.fields for word in pair)]  # fmt: skip
+        return [
+            place(self.keys.stream),
+            place(self.keys.delayed),
+            token,
+            self.dedupe_ms,
+            entry.delay_ms,
+            "" if self.maxlen is None else self.maxlen,
+            2 * len(entry.fields),
+            *(word for pair in entry.fields for word in pair),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +151,13 @@ class Steps:
     @property
     def flags(self) -> str:
         has = self.capabilities
-        letters = (("n", has.nack), ("d", has.ackdel), ("t", has.acked_trim), ("c", has.claim_read),
-                   ("k", self.keep_done))  # fmt: skip
+        letters = (
+            ("n", has.nack),
+            ("d", has.ackdel),
+            ("t", has.acked_trim),
+            ("c", has.claim_read),
+            ("k", self.keep_done),
+        )
         return "".join(letter for letter, is_set in letters if is_set) or "-"
 
     def create_group(self, start: str) -> Call[None]:
@@ -158,9 +170,9 @@ class Steps:
         stream = self.keys.stream
         return Call(("EVAL", _TIME, 1, stream), stream, lambda now: int(now[0]) * 1000 + int(now[1]) // 1000)
 
-    def read(self, consumer: bytes, count: int, block_ms: int | None, min_idle_ms: int | None = None) -> Call[
-        list[Delivery]
-    ]:
+    def read(
+        self, consumer: bytes, count: int, block_ms: int | None, min_idle_ms: int | None = None
+    ) -> Call[list[Delivery]]:
         """New entries; with `min_idle_ms`, on a server that can, before them what is due for recovery.
 
         Not to be sent twice: a lost reply has delivered entries that nobody holds. `reread` finds them.
@@ -212,9 +224,17 @@ class Steps:
         return script("renew").call(keys, words, lambda reply: Renewed(int(reply[0]), list(reply[1])))
 
     def recover(
-        self, consumer: bytes, credit: int, *, min_idle_ms: int, cursor: bytes = b"0-0", look: int = 200,
-        tombstones: bool = True, expected_ms: int | None = None, tolerance_ms: int = 0,
-    ) -> Call[Recovered]:  # fmt: skip
+        self,
+        consumer: bytes,
+        credit: int,
+        *,
+        min_idle_ms: int,
+        cursor: bytes = b"0-0",
+        look: int = 200,
+        tombstones: bool = True,
+        expected_ms: int | None = None,
+        tolerance_ms: int = 0,
+    ) -> Call[Recovered]:
         """Take over up to `credit` entries that nobody works on, and clear away ghosts.
 
         Sent twice, it takes what the first one took only when that is due again; `reread` finds it before.
@@ -224,9 +244,18 @@ class Steps:
         keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta]
         expected = "" if expected_ms is None else expected_ms
         words: tuple[Word, ...] = (
-            self.group, consumer, self.flags, self.prefix, min_idle_ms, credit, cursor, look, int(tombstones), expected,
+            self.group,
+            consumer,
+            self.flags,
+            self.prefix,
+            min_idle_ms,
+            credit,
+            cursor,
+            look,
+            int(tombstones),
+            expected,
             tolerance_ms,
-        )  # fmt: skip
+        )
         return script("recover").call(keys, words, parse_recovered)
 
     def next_retry(self) -> Call[int | None]:
@@ -251,9 +280,15 @@ class Steps:
         return script("audit").call(keys, (self.group, int(is_exact)), parse_account)
 
     def requeue(
-        self, ids: Sequence[bytes], *, min_idle_ms: int, max_retries: int, drop: bool = False,
-        expected_ms: int | None = None, tolerance_ms: int = 0,
-    ) -> Call[Requeued]:  # fmt: skip
+        self,
+        ids: Sequence[bytes],
+        *,
+        min_idle_ms: int,
+        max_retries: int,
+        drop: bool = False,
+        expected_ms: int | None = None,
+        tolerance_ms: int = 0,
+    ) -> Call[Requeued]:
         """The RFC's requeue by copy; `expected_ms` as for `recover`."""
         keys = [self.keys.stream, self.keys.dead, self.keys.meta, *map(self.keys.lock, ids)]
         beyond, expected = "drop" if drop else "dead", "" if expected_ms is None else expected_ms
@@ -276,8 +311,15 @@ class Publishing:
     capabilities: Capabilities
     prefix: bytes = b"_"
 
-    def append(self, producer: bytes, number: int, entries: Sequence[NewEntry], *, maxlen: int | None = None,
-               dedupe_ms: int = 3_600_000) -> Call[list[Published]]:  # fmt: skip
+    def append(
+        self,
+        producer: bytes,
+        number: int,
+        entries: Sequence[NewEntry],
+        *,
+        maxlen: int | None = None,
+        dedupe_ms: int = 3_600_000,
+    ) -> Call[list[Published]]:
         """Append entries, all or none, once however often it is sent.
 
         A producer numbers its calls and has one under way at a time; its name must be nobody else's. One plain entry
@@ -344,8 +386,14 @@ def parse_codes(reply: Any) -> list[int | str]:
 
 def parse_recovered(reply: Any) -> Recovered:
     taken, cursor, due, trimmed, now, is_busy = reply
-    return Recovered([Delivery(row[0], pairs(row[1]), int(row[2]), int(row[3]), row[4]) for row in taken], cursor,
-                     None if due < 0 else int(due), list(trimmed), int(now), bool(is_busy))  # fmt: skip
+    return Recovered(
+        [Delivery(row[0], pairs(row[1]), int(row[2]), int(row[3]), row[4]) for row in taken],
+        cursor,
+        None if due < 0 else int(due),
+        list(trimmed),
+        int(now),
+        bool(is_busy),
+    )
 
 
 def parse_promoted(reply: Any) -> Promoted:

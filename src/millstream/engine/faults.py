@@ -51,14 +51,10 @@ LIMIT_WITHOUT_TRIM: Final = "ERR syntax error, LIMIT cannot be used without spec
 LIMIT_WITHOUT_APPROX: Final = "ERR syntax error, LIMIT cannot be used without the special ~ option"
 XTRIM_WITHOUT_TRIM: Final = "ERR syntax error, XTRIM must be called with a trimming strategy"
 NEGATIVE_ENTRIES_ADDED: Final = "ERR entries_added must be positive"
-SETID_BELOW_GIVEN_DELETED: Final = (
-    "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
-)
+SETID_BELOW_GIVEN_DELETED: Final = "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
 SETID_BELOW_DELETED: Final = "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
 SETID_BELOW_TOP: Final = "ERR The ID specified in XSETID is smaller than the target stream top item"
-SETID_BELOW_LENGTH: Final = (
-    "ERR The entries_added specified in XSETID is smaller than the target stream length"
-)
+SETID_BELOW_LENGTH: Final = "ERR The entries_added specified in XSETID is smaller than the target stream length"
 
 # Idempotent production
 IDMP_TWICE: Final = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
@@ -165,8 +161,11 @@ def unknown_subcommand(container: str, name: bytes) -> CommandError:
 def bad_subcommand_use(container: str, sent: bytes) -> CommandError:
     """A known subcommand with options it does not take."""
     return fault(
-        b"ERR unknown subcommand or wrong number of arguments for '" + _shown(sent)
-        + b"'. Try " + container.upper().encode() + b" HELP."
+        b"ERR unknown subcommand or wrong number of arguments for '"
+        + _shown(sent)
+        + b"'. Try "
+        + container.upper().encode()
+        + b" HELP."
     )
 
 
@@ -178,7 +177,10 @@ def no_group(key: bytes, group: bytes) -> CommandError:
 def no_group_to_read(key: bytes, group: bytes) -> CommandError:
     """XREADGROUP."""
     return fault(
-        b"NOGROUP No such key '" + _shown(key) + b"' or consumer group '" + _shown(group)
+        b"NOGROUP No such key '"
+        + _shown(key)
+        + b"' or consumer group '"
+        + _shown(group)
         + b"' in XREADGROUP with GROUP option"
     )
 
@@ -198,9 +200,7 @@ def not_positive(option: str) -> CommandError:
 
 
 def unbalanced(command: str, kinds: str) -> CommandError:
-    return fault(
-        f"ERR Unbalanced '{command}' list of streams: for each stream key {kinds} must be specified."
-    )
+    return fault(f"ERR Unbalanced '{command}' list of streams: for each stream key {kinds} must be specified.")
 
 
 def meaningless_id(sign: str) -> CommandError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from millstream.engine.entries import decode_fields
-from millstream.engine.groups import Group
-from millstream.engine.ids import order
-from millstream.engine.keyspace import Keyspace
-from millstream.engine.pending import Batch
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import Keyspace
+from millstream.engine.streams.entries import decode_fields
+from millstream.engine.streams.groups import Group
+from millstream.engine.streams.ids import order
+from millstream.engine.streams.pending import DeliveryBatch
+from millstream.engine.streams.stream import Stream
 
 
 class InvariantError(AssertionError):
@@ -63,7 +63,7 @@ def check_group(group: Group, name: bytes = b"") -> None:
             _need(not live or (hold.consumer is None) == is_zone, "released entries and only they in the zone", where)
             _need(not is_zone or hold.time_ms == 0, "a released entry's time", where)
             _need(len(hold.blocks) == len(hold.ids), "a hold's blocks", where)
-            _need(type(hold) is not Batch or _knows_places(hold), "places in blocks", where)
+            _need(type(hold) is not DeliveryBatch or _knows_places(hold), "places in blocks", where)
             if live:
                 times.append(hold.time_ms)
             seen += live
@@ -77,9 +77,7 @@ def check_group(group: Group, name: bytes = b"") -> None:
     by_id = [entry_id for entry_id, _ in pending.in_order(0, 2**128 - 1)]
     _need(by_id == sorted(pending.by_id, key=order), "id order is complete", where)
     for consumer_name, consumer in group.consumers.items():
-        own = sorted(
-            (entry_id for entry_id, hold in pending.by_id.items() if hold.consumer is consumer), key=order
-        )
+        own = sorted((entry_id for entry_id, hold in pending.by_id.items() if hold.consumer is consumer), key=order)
         _need(consumer.name == consumer_name, "a consumer's name", where)
         _need(consumer.pending == len(own), "a consumer's count", where)
         _need(list(pending.of_consumer(consumer, 0)) == own, "a consumer's entries", where)
@@ -88,7 +86,7 @@ def check_group(group: Group, name: bytes = b"") -> None:
         _need(hold.consumer is None or id(hold.consumer) in owners, "an owner that is no consumer", where)
 
 
-def _knows_places(hold: Batch) -> bool:
+def _knows_places(hold: DeliveryBatch) -> bool:
     """Whether each place that a hold remembers is right, unless something was deleted from the block since."""
     known = zip(hold.ids, hold.blocks, hold.places, strict=False)
     return len(hold.places) <= len(hold.ids) and all(

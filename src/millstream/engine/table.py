@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from millstream.engine.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import Reply, Wait
 
-Run: TypeAlias = Callable[[Call, list[bytes]], "Reply | Wait"]
+Run: TypeAlias = Callable[[CommandContext, list[bytes]], "Reply | Wait"]
 FindKeys: TypeAlias = Callable[[list[bytes]], list[int]]
 
 
@@ -99,8 +99,19 @@ class Registry:
             if not syntax.startswith(title):
                 syntax = title  # a function that serves several commands
             self.add(
-                name, arity, flags, keys=keys, access=access, last_access=last_access, find_keys=find_keys,
-                since=since, summary=summary, group=group, syntax=syntax, run=run, extra_categories=extra_categories,
+                name,
+                arity,
+                flags,
+                keys=keys,
+                access=access,
+                last_access=last_access,
+                find_keys=find_keys,
+                since=since,
+                summary=summary,
+                group=group,
+                syntax=syntax,
+                run=run,
+                extra_categories=extra_categories,
             )
             return run
 
@@ -130,9 +141,8 @@ class Registry:
             name=name,
             arity=arity,
             flags=words,
-            categories=_categories(words, of_group, is_container=run is None and arity == -2) | frozenset(
-                extra_categories.split()
-            ),
+            categories=_categories(words, of_group, is_container=run is None and arity == -2)
+            | frozenset(extra_categories.split()),
             syntax=syntax or name.upper().replace("|", " "),
             summary=summary,
             since=since,
@@ -149,10 +159,18 @@ class Registry:
 
 
 _GROUP_CATEGORY = {
-    "stream": "@stream", "string": "@string", "hash": "@hash", "list": "@list", "set": "@set",
-    "sorted_set": "@sortedset", "generic": "@keyspace", "connection": "@connection", "pubsub": "@pubsub",
-    "transactions": "@transaction", "scripting": "@scripting",
-}  # fmt: skip
+    "stream": "@stream",
+    "string": "@string",
+    "hash": "@hash",
+    "list": "@list",
+    "set": "@set",
+    "sorted_set": "@sortedset",
+    "generic": "@keyspace",
+    "connection": "@connection",
+    "pubsub": "@pubsub",
+    "transactions": "@transaction",
+    "scripting": "@scripting",
+}
 
 
 def _categories(flags: frozenset[str], group: str, *, is_container: bool) -> frozenset[str]:
@@ -163,9 +181,13 @@ def _categories(flags: frozenset[str], group: str, *, is_container: bool) -> fro
     if group in _GROUP_CATEGORY:
         found.add(_GROUP_CATEGORY[group])
     for flag, category in (
-        ("write", "@write"), ("readonly", "@read"), ("blocking", "@blocking"), ("admin", "@admin"),
-        ("admin", "@dangerous"), ("dangerous", "@dangerous"),
-    ):  # fmt: skip
+        ("write", "@write"),
+        ("readonly", "@read"),
+        ("blocking", "@blocking"),
+        ("admin", "@admin"),
+        ("admin", "@dangerous"),
+        ("dangerous", "@dangerous"),
+    ):
         if flag in flags:
             found.add(category)
     if group == "scripting":  # what a read-only script reads is up to its commands

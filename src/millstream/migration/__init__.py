@@ -8,6 +8,6 @@
 """
 
 from millstream.migration.moving import Move, Options, Report
-from millstream.migration.place import Place
+from millstream.migration.place import Endpoint
 
-__all__ = ["Move", "Options", "Place", "Report"]
+__all__ = ["Endpoint", "Move", "Options", "Report"]

@@ -19,8 +19,8 @@ from typing import Final
 
 import redis
 
-from millstream.migration.place import Place, Words
-from millstream.migration.streams import GroupState, Hidden, Info, Pending, read_groups
+from millstream.migration.place import Endpoint, Words
+from millstream.migration.streams import Hidden, Info, Pending, SourceGroup, read_groups
 from millstream.persistence.rdb import RELEASED_TO
 
 _PAGE_BYTES: Final = 1 << 20  # what a page of entries should come to
@@ -42,7 +42,7 @@ class Rebuilt:
 
 
 def rebuild(
-    source: Place, target: Place, key: bytes, *, hidden: Hidden | None, on_page: OnPage = lambda count, last: None
+    source: Endpoint, target: Endpoint, key: bytes, *, hidden: Hidden | None, on_page: OnPage = lambda count, last: None
 ) -> Rebuilt:
     """Make a stream on the target as it is on the source, behind those entries that are there already."""
     info = Info.read(source, key)
@@ -58,7 +58,7 @@ def rebuild(
 # Entries
 
 
-def copy_entries(source: Place, target: Place, key: bytes, *, upto: bytes, on_page: OnPage) -> int:
+def copy_entries(source: Endpoint, target: Endpoint, key: bytes, *, upto: bytes, on_page: OnPage) -> int:
     """Append what the target does not have yet, up to an id; how many entries that was."""
     last = last_id(target, key)
     total, size = 0, _FIRST_PAGE
@@ -74,7 +74,7 @@ def copy_entries(source: Place, target: Place, key: bytes, *, upto: bytes, on_pa
         size = max(1, min(_MOST_ENTRIES, 2 * size, _PAGE_BYTES * len(page) // taken))
 
 
-def last_id(place: Place, key: bytes) -> bytes | None:
+def last_id(place: Endpoint, key: bytes) -> bytes | None:
     """The last id that a stream has given out; None if there is no stream or it never had an entry."""
     if not place.ask(key, "EXISTS", key):
         return None
@@ -82,7 +82,7 @@ def last_id(place: Place, key: bytes) -> bytes | None:
     return None if last == b"0-0" else last
 
 
-def _trim_front(source: Place, target: Place, key: bytes) -> None:
+def _trim_front(source: Endpoint, target: Endpoint, key: bytes) -> None:
     """Remove what has been trimmed on the source since it was copied."""
     if not target.ask(key, "EXISTS", key):
         return
@@ -93,7 +93,7 @@ def _trim_front(source: Place, target: Place, key: bytes) -> None:
         target.ask(key, "XTRIM", key, "MAXLEN", "=", 0)
 
 
-def _set_counters(target: Place, key: bytes, info: Info) -> None:
+def _set_counters(target: Endpoint, key: bytes, info: Info) -> None:
     if not target.ask(key, "EXISTS", key):
         target.ask(key, "XADD", key, "MAXLEN", 0, "0-1", "x", "y")  # as Redis writes an empty stream into its log
     words: Words = ("XSETID", key, info.last)
@@ -109,7 +109,7 @@ def _set_counters(target: Place, key: bytes, info: Info) -> None:
 # Groups
 
 
-def make_groups(source: Place, target: Place, key: bytes, hidden: Hidden | None, done: Rebuilt) -> None:
+def make_groups(source: Endpoint, target: Endpoint, key: bytes, hidden: Hidden | None, done: Rebuilt) -> None:
     """Make the groups of the target those of the source."""
     groups = read_groups(source, key)
     there = [reply[reply.index(b"name") + 1] for reply in target.ask(key, "XINFO", "GROUPS", key)]
@@ -120,7 +120,7 @@ def make_groups(source: Place, target: Place, key: bytes, hidden: Hidden | None,
         _release(target, key, group, hidden, done)
 
 
-def _create_group(target: Place, key: bytes, group: GroupState) -> None:
+def _create_group(target: Endpoint, key: bytes, group: SourceGroup) -> None:
     words: Words = ("XGROUP", "CREATE", key, group.name, group.last)
     try:
         target.ask(key, *words, *(() if group.entries_read is None else ("ENTRIESREAD", group.entries_read)))
@@ -131,7 +131,7 @@ def _create_group(target: Place, key: bytes, group: GroupState) -> None:
     target.ask_all(key, [("XGROUP", "CREATECONSUMER", key, group.name, name) for name in group.consumers])
 
 
-def _claim(target: Place, key: bytes, group: GroupState, done: Rebuilt) -> None:
+def _claim(target: Endpoint, key: bytes, group: SourceGroup, done: Rebuilt) -> None:
     """Hand pending entries to those who hold them, oldest delivery first."""
     held = sorted((each for each in group.pending if each.consumer is not None), key=lambda each: each.time_ms)
     done.ghosts += len(held) - _run_counted(target, key, _claims(key, group.name, held))
@@ -148,7 +148,7 @@ def _claim_words(key: bytes, group: bytes, consumer: bytes, ids: list[bytes], ti
     return ("XCLAIM", key, group, consumer, 0, *ids, *options)
 
 
-def _release(target: Place, key: bytes, group: GroupState, hidden: Hidden | None, done: Rebuilt) -> None:
+def _release(target: Endpoint, key: bytes, group: SourceGroup, hidden: Hidden | None, done: Rebuilt) -> None:
     """Release what is released on the source, first in line first as far as that is known."""
     counts = {each.id: each.count for each in group.pending if each.consumer is None}
     if not counts:
@@ -181,7 +181,7 @@ def no_release(key: bytes, group: bytes, count: int) -> str:
     return f"{_group(key, group)}: the target knows no XNACK, {count} released entries belong to consumer {name!r} now"
 
 
-def _run_counted(target: Place, key: bytes, commands: Iterator[Words]) -> int:
+def _run_counted(target: Endpoint, key: bytes, commands: Iterator[Words]) -> int:
     """Run commands that answer with ids or a number of ids; how many ids in all."""
     total, batch = 0, []
     for words in commands:
@@ -192,7 +192,7 @@ def _run_counted(target: Place, key: bytes, commands: Iterator[Words]) -> int:
     return total + _counted(target, key, batch)
 
 
-def _counted(target: Place, key: bytes, batch: list[Words]) -> int:
+def _counted(target: Endpoint, key: bytes, batch: list[Words]) -> int:
     replies = target.ask_all(key, batch) if batch else []
     return sum(reply if isinstance(reply, int) else len(reply) for reply in replies)
 
@@ -200,7 +200,7 @@ def _counted(target: Place, key: bytes, batch: list[Words]) -> int:
 # Idempotent production
 
 
-def _make_idempotent(target: Place, key: bytes, info: Info, hidden: Hidden | None, done: Rebuilt) -> None:
+def _make_idempotent(target: Endpoint, key: bytes, info: Info, hidden: Hidden | None, done: Rebuilt) -> None:
     records = hidden.records if hidden else []
     if info.idmp is None:
         return

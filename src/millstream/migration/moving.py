@@ -20,7 +20,7 @@ from typing import Final
 from millstream.clock import Clock, SystemClock
 from millstream.migration import values, verify
 from millstream.migration.copying import OnPage, last_id, name_of, rebuild
-from millstream.migration.place import Place
+from millstream.migration.place import Endpoint
 from millstream.migration.progress import Silent, Watcher
 from millstream.migration.resume import Notes
 
@@ -83,8 +83,8 @@ class Move:
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        source: Endpoint,
+        target: Endpoint,
         options: Options | None = None,
         *,
         notes: Notes | None = None,

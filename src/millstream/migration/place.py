@@ -13,9 +13,9 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from redis.cluster import RedisCluster
 
-from millstream.embedded import make_client
+from millstream.broker.redis_clients import make_client
 from millstream.errors import ConfigError
-from millstream.server.hub import Hub
+from millstream.server.core.hub import Hub
 
 Word = bytes | str | int
 Words = Sequence[Word]
@@ -26,7 +26,7 @@ _SCAN_COUNT: Final = 500
 _BROKERS: dict[str, Hub] = {}  # those of memory:// addresses
 
 
-class Place:
+class Endpoint:
     """Where keys are, or are to be."""
 
     def __init__(self, client: redis.Redis | RedisCluster, name: str) -> None:
@@ -38,7 +38,7 @@ class Place:
         self._known: dict[str, bool] = {}
 
     @classmethod
-    def connect(cls, url: str, db: int | None = None) -> Place:
+    def connect(cls, url: str, db: int | None = None) -> Endpoint:
         """The place at an address: redis://, rediss://, unix://, redis+cluster:// or memory://NAME."""
         scheme = url.partition("://")[0]
         if scheme == "memory":
@@ -56,7 +56,7 @@ class Place:
         return cls(client, shown(url))
 
     @classmethod
-    def of_hub(cls, hub: Hub, db: int = 0, name: str = "memory://") -> Place:
+    def of_hub(cls, hub: Hub, db: int = 0, name: str = "memory://") -> Endpoint:
         """A broker in this process."""
         return cls(make_client(hub, db=db), name)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millstream.engine.ids import text_of
-from millstream.engine.stream import Stream
-from millstream.migration.place import Place, pairs
+from millstream.engine.streams.ids import text_of
+from millstream.engine.streams.stream import Stream
+from millstream.migration.place import Endpoint, pairs
 
 _PENDING_PAGE: Final = 1000
 
@@ -28,7 +28,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class GroupState:
+class SourceGroup:
     """A group: how far it has read, who is in it, what is pending in the order of ids."""
 
     name: bytes
@@ -49,7 +49,7 @@ class Info:
     idmp: tuple[int, int] | None  # duration in seconds, most ids a producer
 
     @classmethod
-    def read(cls, place: Place, key: bytes) -> Info:
+    def read(cls, place: Endpoint, key: bytes) -> Info:
         found = pairs(place.ask(key, "XINFO", "STREAM", key))
         has_idmp = "idmp-duration" in found
         return cls(
@@ -61,20 +61,20 @@ class Info:
         )
 
 
-def read_groups(place: Place, key: bytes) -> list[GroupState]:
+def read_groups(place: Endpoint, key: bytes) -> list[SourceGroup]:
     """All groups of a stream."""
     return [_read_group(place, key, pairs(each)) for each in place.ask(key, "XINFO", "GROUPS", key)]
 
 
-def _read_group(place: Place, key: bytes, found: dict[str, Any]) -> GroupState:
-    group = GroupState(found["name"], found["last-delivered-id"], found.get("entries-read"))
+def _read_group(place: Endpoint, key: bytes, found: dict[str, Any]) -> SourceGroup:
+    group = SourceGroup(found["name"], found["last-delivered-id"], found.get("entries-read"))
     consumers = place.ask(key, "XINFO", "CONSUMERS", key, group.name)
     group.consumers = [pairs(each)["name"] for each in consumers]
     group.pending = list(_read_pending(place, key, group.name))
     return group
 
 
-def _read_pending(place: Place, key: bytes, group: bytes) -> Iterator[Pending]:
+def _read_pending(place: Endpoint, key: bytes, group: bytes) -> Iterator[Pending]:
     start = b"-"
     while True:
         words = ("XPENDING", key, group, start, "+", _PENDING_PAGE)

@@ -1,6 +1,6 @@
 """A key moved whole, as the bytes of DUMP; and plain values by commands, when no bytes are understood.
 
-    DUMP ──▶ RESTORE as it is ── refused ──▶ read here and written in older forms ── all refused ──▶ commands
+DUMP ──▶ RESTORE as it is ── refused ──▶ read here and written in older forms ── all refused ──▶ commands
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import redis
 
-from millstream.engine.keyspace import Settings
-from millstream.engine.stream import Stream
+from millstream.engine.keys.keyspace import KeyspaceSettings
+from millstream.engine.streams.stream import Stream
 from millstream.errors import CommandError
 from millstream.migration.copying import name_of, no_release
-from millstream.migration.place import Place, Words
+from millstream.migration.place import Endpoint, Words
 from millstream.migration.streams import Hidden, released
-from millstream.persistence.crc64 import crc64
 from millstream.persistence.rdb import STREAM_TYPES, VERSION_OF, dump_payload, restore_payload
+from millstream.persistence.rdb.crc64 import crc64
 
 LARGEST: Final = 32 << 20  # bytes; more would hold up a server for too long
 _SHORT: Final = 64 << 10  # bytes; keys up to this size are moved many at a time
@@ -31,7 +31,7 @@ SCANS: Final = {"hash": ("HSCAN", "HGETALL"), "set": ("SSCAN", "SMEMBERS")}  # i
 PLAIN: Final = ("string", "list", "hash", "set", "zset")
 
 
-def dump(source: Place, key: bytes) -> bytes | None:
+def dump(source: Endpoint, key: bytes) -> bytes | None:
     """The payload of a key; None if it is gone, too large, or cannot be had."""
     try:
         size = source.ask(key, "MEMORY", "USAGE", key)
@@ -46,7 +46,7 @@ def dump(source: Place, key: bytes) -> bytes | None:
 def decode(payload: bytes, now_ms: int) -> object | None:
     """The value of a payload; None if it is of a form that is not known here."""
     try:
-        return restore_payload(payload, Settings(), now_ms)
+        return restore_payload(payload, KeyspaceSettings(), now_ms)
     except CommandError:
         return None
 
@@ -70,7 +70,7 @@ class Dumped:
         return self.payload[0] in STREAM_TYPES
 
 
-def dump_short(source: Place, keys: Sequence[bytes]) -> list[Dumped]:
+def dump_short(source: Endpoint, keys: Sequence[bytes]) -> list[Dumped]:
     """Those of some keys that are short, asked for together."""
     sizes = source.ask_each(keys, "MEMORY", "USAGE")
     short = [key for key, size in zip(keys, sizes, strict=True) if isinstance(size, int) and size <= _SHORT]
@@ -91,7 +91,7 @@ def ttl_of(end: int) -> int:
 class Restorer:
     """Restores payloads on one target, and remembers which form it has taken last."""
 
-    def __init__(self, target: Place) -> None:
+    def __init__(self, target: Endpoint) -> None:
         self._target = target
         # places in _FORMS, for streams and for others: a target that refused a form refuses it every time
         self._first = {True: 0, False: 0}
@@ -174,14 +174,14 @@ def _lost(key: bytes, value: object | None, form: int | None) -> Iterator[str]:
 # Plain values by commands
 
 
-def copy_plain(source: Place, target: Place, key: bytes, kind: str) -> None:
+def copy_plain(source: Endpoint, target: Endpoint, key: bytes, kind: str) -> None:
     """Make a plain value anew on the target, in pages."""
     target.ask(key, "DEL", key)
     for words in _making(source, key, kind):
         target.ask(key, *words)
 
 
-def _making(source: Place, key: bytes, kind: str) -> Iterator[Words]:
+def _making(source: Endpoint, key: bytes, kind: str) -> Iterator[Words]:
     if kind == "string":
         value = source.ask(key, "GET", key)
         if value is not None:
@@ -194,7 +194,7 @@ def _making(source: Place, key: bytes, kind: str) -> Iterator[Words]:
             yield (WRITES[kind], key, *page)
 
 
-def lost_ends(source: Place, key: bytes, kind: str) -> Iterator[str]:
+def lost_ends(source: Endpoint, key: bytes, kind: str) -> Iterator[str]:
     """A warning, if fields of a hash expire by themselves: the copy's do not."""
     if kind != "hash" or not source.knows("hpexpiretime"):
         return
@@ -205,7 +205,7 @@ def lost_ends(source: Place, key: bytes, kind: str) -> Iterator[str]:
             return
 
 
-def pages(place: Place, key: bytes, kind: str) -> Iterator[list[Any]]:
+def pages(place: Endpoint, key: bytes, kind: str) -> Iterator[list[Any]]:
     """The elements of a value, flat as commands answer; one that changes meanwhile may be given twice."""
     if kind in SCANS:
         yield from _scan(place, key, *SCANS[kind])
@@ -217,7 +217,7 @@ def pages(place: Place, key: bytes, kind: str) -> Iterator[list[Any]]:
         start += _PAGE
 
 
-def _scan(place: Place, key: bytes, scan: str, whole: str) -> Iterator[list[Any]]:
+def _scan(place: Endpoint, key: bytes, scan: str, whole: str) -> Iterator[list[Any]]:
     if not place.knows(scan.lower()):
         flat = place.ask(key, whole, key)
         yield from (flat[at : at + 2 * _PAGE] for at in range(0, len(flat), 2 * _PAGE))

@@ -15,8 +15,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from millstream.migration.copying import name_of
-from millstream.migration.place import Place
-from millstream.migration.streams import GroupState, Info, Pending, read_groups
+from millstream.migration.place import Endpoint
+from millstream.migration.streams import Info, Pending, SourceGroup, read_groups
 from millstream.migration.values import PLAIN, pages
 from millstream.persistence.rdb import RELEASED_TO
 
@@ -37,15 +37,15 @@ class Comparison:
 class _Ends:
     """The two ends, and what was asked of them for many keys together."""
 
-    source: Place
-    target: Place
+    source: Endpoint
+    target: Endpoint
 
     def ask_each(self, keys: Sequence[bytes], *words: str) -> list[tuple[Any, Any]]:
         return list(zip(*(place.ask_each(keys, *words) for place in (self.source, self.target)), strict=True))
 
 
 def compare_all(
-    source: Place, target: Place, keys: Sequence[bytes], *, deep: bool = True
+    source: Endpoint, target: Endpoint, keys: Sequence[bytes], *, deep: bool = True
 ) -> Iterator[tuple[bytes, Comparison]]:
     """Compare keys at both ends; without `deep`, what would take reading every entry is left out."""
     ends = _Ends(source, target)
@@ -88,7 +88,7 @@ def _article(kind: str) -> str:
     return "not there" if kind == "none" else f"of type {kind}"
 
 
-def _compare_streams(source: Place, target: Place, key: bytes, deep: bool, found: Comparison) -> Iterator[str]:
+def _compare_streams(source: Endpoint, target: Endpoint, key: bytes, deep: bool, found: Comparison) -> Iterator[str]:
     ours, theirs = Info.read(source, key), Info.read(target, key)
     if ours.length != theirs.length:
         yield f"{ours.length} entries on the source, {theirs.length} on the target"
@@ -102,12 +102,12 @@ def _compare_streams(source: Place, target: Place, key: bytes, deep: bool, found
     yield from _compare_groups(source, target, key, found)
 
 
-def _end(place: Place, key: bytes, what: str, start: str, end: str) -> Any:
+def _end(place: Endpoint, key: bytes, what: str, start: str, end: str) -> Any:
     command = "XRANGE" if what == "first" else "XREVRANGE"
     return [entry_id for entry_id, _ in place.ask(key, command, key, start, end, "COUNT", 1)]
 
 
-def checksum(place: Place, key: bytes) -> str:
+def checksum(place: Endpoint, key: bytes) -> str:
     """A checksum over the ids and fields of a stream, in order."""
     total = blake2b(digest_size=16)
     start = b"-"
@@ -120,7 +120,7 @@ def checksum(place: Place, key: bytes) -> str:
     return total.hexdigest()
 
 
-def digest(place: Place, key: bytes, kind: str) -> str:
+def digest(place: Endpoint, key: bytes, kind: str) -> str:
     """A checksum over the elements of a plain value; their order counts in a list only."""
     flat = [word for page in pages(place, key, kind) for word in page]
     if kind != "list":
@@ -132,7 +132,7 @@ def digest(place: Place, key: bytes, kind: str) -> str:
 # Groups
 
 
-def _compare_groups(source: Place, target: Place, key: bytes, found: Comparison) -> Iterator[str]:
+def _compare_groups(source: Endpoint, target: Endpoint, key: bytes, found: Comparison) -> Iterator[str]:
     ours = {group.name: group for group in read_groups(source, key)}
     theirs = {group.name: group for group in read_groups(target, key)}
     for name in sorted(ours.keys() ^ theirs.keys()):
@@ -143,7 +143,7 @@ def _compare_groups(source: Place, target: Place, key: bytes, found: Comparison)
 
 
 def _compare_group(
-    source: Place, target: Place, key: bytes, ours: GroupState, theirs: GroupState, found: Comparison
+    source: Endpoint, target: Endpoint, key: bytes, ours: SourceGroup, theirs: SourceGroup, found: Comparison
 ) -> Iterator[str]:
     if ours.last != theirs.last:
         yield f"has read up to {name_of(ours.last)} on the source, {name_of(theirs.last)} on the target"
@@ -168,7 +168,7 @@ def _owned(entry: Pending, can_release: bool) -> tuple[bytes | None, int]:
     return owner, entry.count
 
 
-def _gone(source: Place, key: bytes, ids: list[bytes]) -> Iterator[bytes]:
+def _gone(source: Endpoint, key: bytes, ids: list[bytes]) -> Iterator[bytes]:
     """Those ids whose entry is no longer in the stream."""
     for at in range(0, len(ids), _PAGE):
         some = ids[at : at + _PAGE]

@@ -1,7 +1,7 @@
 """Rewrites of the log and snapshots: one at a time, in a thread of its own, and one that has to wait for another.
 
-    rewrite ──▶ switch to a new increment ─┐
-    save ──────────────────────────────────┴─ freeze ──▶ Dump in a thread ──▶ the file gets its name
+rewrite ──▶ switch to a new increment ─┐
+save ──────────────────────────────────┴─ freeze ──▶ Dump in a thread ──▶ the file gets its name
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.errors import WriteFailed
-from millstream.persistence.dump import Cancelled, Dump, Form
+from millstream.persistence.aof.journal import TEMPORARY, Journal
+from millstream.persistence.aof.manifest import LogFile
 from millstream.persistence.files import Files
-from millstream.persistence.freeze import freeze
-from millstream.persistence.host import Host, Settings
-from millstream.persistence.journal import TEMPORARY, Journal
-from millstream.persistence.manifest import LogFile
-from millstream.persistence.rewrites import Rewrites
-from millstream.persistence.snapshots import Snapshots, save_points
+from millstream.persistence.frozen_copy import freeze
+from millstream.persistence.host import Host, PersistenceSettings
+from millstream.persistence.rewrite_schedule import Rewrites
+from millstream.persistence.snapshot_schedule import Snapshots, save_points
+from millstream.persistence.snapshot_writer import Cancelled, Dump, Form
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class Background:
         self.functions: Callable[[], Iterable[bytes]] = tuple  # libraries to keep in RDB files
 
     @property
-    def config(self) -> Settings:
-        config: Settings = self._owner.config
+    def config(self) -> PersistenceSettings:
+        config: PersistenceSettings = self._owner.config
         return config
 
     @property
@@ -91,10 +91,11 @@ class Background:
 
     def _is_rewrite_due(self, journal: Journal, now_ms: int) -> bool:
         return self.rewrites.is_due(
-            journal.size, now_ms,
+            journal.size,
+            now_ms,
             percentage=self.config.number("auto-aof-rewrite-percentage"),
             min_size=self.config.number("auto-aof-rewrite-min-size"),
-        )  # fmt: skip
+        )
 
     def run(self) -> None:
         """Without threads: do what was begun."""
@@ -228,9 +229,14 @@ class Background:
         # the log behind a base may still refer to a record that has expired and is not swept yet
         keeps_until_ms = 0 if aux is _BASE else now_ms
         return Dump(
-            files=self._files, path=path, keyspace=keyspace, form=form, now_ms=keeps_until_ms, aux=about,
+            files=self._files,
+            path=path,
+            keyspace=keyspace,
+            form=form,
+            now_ms=keeps_until_ms,
+            aux=about,
             functions=tuple(self.functions()),
-        )  # fmt: skip
+        )
 
     def info(self, dirty: int) -> Iterator[tuple[str, object]]:
         """The fields of INFO persistence, but for those of the log itself."""

@@ -190,7 +190,7 @@ def _named(holder: str) -> str:
     return f", process {holder}" + (" (this one)" if int(holder) == os.getpid() else "")
 
 
-class Source:
+class ByteSource:
     """The pieces of a file as `read(count)`, for those who want to say how much."""
 
     __slots__ = ("_left", "_pieces", "given")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.errors import CommandError
 
 
-class Settings(Protocol):
+class PersistenceSettings(Protocol):
     """CONFIG."""
 
     def __getitem__(self, name: str) -> bytes: ...

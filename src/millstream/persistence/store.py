@@ -22,15 +22,15 @@ from typing import Any, Final
 from millstream.engine.faults import fault
 from millstream.engine.table import Command
 from millstream.errors import BadFormat, CommandError, CorruptFile, WriteFailed
-from millstream.persistence.aof import FsyncPolicy
+from millstream.persistence.aof.journal import Journal, Loading
+from millstream.persistence.aof.replay import Other, Replay
+from millstream.persistence.aof.writer import FsyncPolicy
 from millstream.persistence.background import Background
-from millstream.persistence.files import Files, RealFiles, Source
-from millstream.persistence.heap import give_back
-from millstream.persistence.host import Host, Settings
-from millstream.persistence.journal import Journal, Loading
-from millstream.persistence.keeper import PERIOD_S, Keeper
-from millstream.persistence.rdb_file import read_rdb
-from millstream.persistence.replay import Other, Replay
+from millstream.persistence.files import ByteSource, Files, RealFiles
+from millstream.persistence.host import Host, PersistenceSettings
+from millstream.persistence.malloc import give_back
+from millstream.persistence.rdb.file import read_rdb
+from millstream.persistence.ticker import PERIOD_S, Ticker
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Store:
         self._tried_s = 0.0  # when that was
         self._postponed_s: float | None = None  # since when a write waits for a sync
         self._delayed_syncs = 0
-        self._keeper: Keeper | None = None
+        self._keeper: Ticker | None = None
         self.background = Background(host, self._files, directory, in_thread=in_background)
         self.load_function: Callable[[bytes], None] | None = None  # takes a library from an RDB file
         self.run_other: Other | None = None  # runs a logged command that the engine does not have
@@ -153,7 +153,7 @@ class Store:
         path = self.background.snapshot_path
         if not self._files.exists(path):
             return "nothing", Loading()
-        source = Source(self._files.read(path))
+        source = ByteSource(self._files.read(path))
         try:
             loaded = read_rdb(source.read, self._host.now_ms(), keyspace=self._host.keyspace)
         except BadFormat as error:
@@ -178,7 +178,7 @@ class Store:
         self._offer_journal()
         host.keep_swept()
         if self._in_background:
-            self._keeper = Keeper(self)
+            self._keeper = Ticker(self)
 
     def close(self) -> None:
         """Bring everything to the disk and let go of the directory. WriteFailed if the log cannot be finished."""
@@ -234,7 +234,7 @@ class Store:
     # Logging
 
     @property
-    def _config(self) -> Settings:
+    def _config(self) -> PersistenceSettings:
         return self.background.config
 
     def before_replies(self) -> CommandError | None:

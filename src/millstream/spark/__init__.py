@@ -9,10 +9,10 @@ Importing this brings in neither Spark nor Java: that happens with the first cal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from millstream.spark.session import register, session
+from millstream.spark.runtime.session import register, session
 
 if TYPE_CHECKING:
-    from millstream.spark.pipeline import (
+    from millstream.spark.pipeline.definition import (
         Format,
         GroupSource,
         Jdbc,
@@ -26,20 +26,31 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Format", "GroupSource", "Jdbc", "Parquet", "Pipeline", "RangeSource", "Require", "Rows", "Sql", "StreamSink",
-    "register", "session", "settle",
-]  # fmt: skip
+    "Format",
+    "GroupSource",
+    "Jdbc",
+    "Parquet",
+    "Pipeline",
+    "RangeSource",
+    "Require",
+    "Rows",
+    "Sql",
+    "StreamSink",
+    "register",
+    "session",
+    "settle",
+]
 
 
 def __getattr__(name: str) -> Any:
     """What pipelines are made of, when it is asked for: Spark's workers import this package and need none of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("millstream.spark.pipeline"), name)
+    return getattr(import_module("millstream.spark.pipeline.definition"), name)
 
 
 def settle(df: Any, **options: object) -> Any:
     """A writer that settles the rows of a frame: `.start()` it if the frame is streaming, `.save()` it if not."""
-    from millstream.spark.settle_sink import settle as writer
+    from millstream.spark.settlement.sink import settle as writer
 
     return writer(df, **options)

@@ -31,18 +31,38 @@ TABLES = ("pending", "groups", "consumers", "dead_letters", "streams")
 TIMESTAMP_FORMATS = ("iso", "s", "ms", "us")
 
 CONNECTION = (
-    "url", "username", "password", "passwordFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify",
-    "timeout", "retryTimeout",
-)  # fmt: skip
+    "url",
+    "username",
+    "password",
+    "passwordFile",
+    "tlsCaFile",
+    "tlsCertFile",
+    "tlsKeyFile",
+    "tlsVerify",
+    "timeout",
+    "retryTimeout",
+)
 CHOICE = ("stream", "streamPattern", "path")
 READ = (
-    *CONNECTION, *CHOICE, "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "minPartitions",
-    "failOnDataLoss", "missingStream", "fetchSize", "mode", "discoveryInterval", "timestampFormat",
-)  # fmt: skip
-WRITE = (
-    *CONNECTION, "stream", "path", "maxlen", "minid", "trim", "idempotence", "fenceTtl", "chunkSize", "nulls",
-)  # fmt: skip
+    *CONNECTION,
+    *CHOICE,
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "missingStream",
+    "fetchSize",
+    "mode",
+    "discoveryInterval",
+    "timestampFormat",
+)
+WRITE = (*CONNECTION, "stream", "path", "maxlen", "minid", "trim", "idempotence", "fenceTtl", "chunkSize", "nulls")
 TABLE = (*CONNECTION, *CHOICE, "table", "group", "deadLetters")
 # Spark hands its own options to the sources, too.
 OF_SPARK = ("checkpointLocation", "queryName", "outputMode", "triggerInterval")
@@ -54,7 +74,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectionOptions:
     """How to reach the server."""
 
     url: str = field(repr=False)  # everything in it, the password too
@@ -85,7 +105,7 @@ class Choice:
 class Read:
     """A read in range mode."""
 
-    connection: Connection
+    connection: ConnectionOptions
     choice: Choice
     starting: Bounds  # the first id that is read
     ending: Bounds  # the first id that is no longer read
@@ -106,7 +126,7 @@ class Read:
 class Write:
     """A write."""
 
-    connection: Connection
+    connection: ConnectionOptions
     stream: str | None  # None: the column `stream` says
     trim: tuple[str, ...] = ()  # the words of XADD, such as MAXLEN ~ 1000
     idempotence: str = "auto"  # auto, fence, idmp, none
@@ -116,10 +136,10 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TableOptions:
     """A table for looking."""
 
-    connection: Connection
+    connection: ConnectionOptions
     name: str
     choice: Choice
     group: str | None = None
@@ -203,10 +223,10 @@ def parse_write(options: Mapping[str, str]) -> Write:
     )
 
 
-def parse_table(options: Mapping[str, str]) -> Table:
+def parse_table(options: Mapping[str, str]) -> TableOptions:
     """The options of a table for looking."""
     given = Given(options, TABLE)
-    return Table(
+    return TableOptions(
         connection=parse_connection(given),
         name=given.choice("table", TABLES, ""),
         choice=parse_choice(given, default_pattern="*"),
@@ -227,10 +247,10 @@ def parse_choice(given: Given, default_pattern: str | None = None) -> Choice:
     return Choice(pattern=pattern)
 
 
-def parse_connection(given: Given) -> Connection:
+def parse_connection(given: Given) -> ConnectionOptions:
     """How to reach the server: the URL with what the other options add to it."""
     url = given.text("url") or DEFAULT_URL
-    return Connection(
+    return ConnectionOptions(
         url=_complete_url(url, given),
         timeout_s=given.duration("timeout", 10.0),
         retry_s=given.duration("retryTimeout", 60.0),

@@ -20,11 +20,11 @@ from millstream.delivery.deadletters import DeadLetters, Letter
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Publishing
 from millstream.errors import ConfigError, ServerReplied
-from millstream.spark.compat import arrow_schema
-from millstream.spark.faults import plainly
-from millstream.spark.options import Table
-from millstream.spark.planning import missing
-from millstream.spark.server import Server
+from millstream.spark.options import TableOptions
+from millstream.spark.range.splits import missing
+from millstream.spark.runtime.compat import arrow_schema
+from millstream.spark.runtime.errors import plainly
+from millstream.spark.wire.metadata import StreamMetadata
 
 PAGE = 10_000
 ROWS_A_BATCH = 10_000
@@ -44,7 +44,7 @@ SCHEMAS = {
 }
 
 
-def table_schema(table: Table) -> str:
+def table_schema(table: TableOptions) -> str:
     """A table's columns."""
     return SCHEMAS[table.name]
 
@@ -59,7 +59,7 @@ class StreamsPartition(InputPartition):
 class TableReader(DataSourceReader):
     """A batch read of a table; a schema of the user's may have fewer columns, in any order."""
 
-    def __init__(self, table: Table, schema: StructType) -> None:
+    def __init__(self, table: TableOptions, schema: StructType) -> None:
         known = [column.split()[0] for column in SCHEMAS[table.name].replace(", binary", "").split(", ")]
         unknown = [name for name in schema.fieldNames() if name not in known]
         if unknown:
@@ -70,7 +70,7 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         with plainly():
-            server = Server(self._table.connection)
+            server = StreamMetadata(self._table.connection)
             try:
                 streams = self._streams(server)
             finally:
@@ -78,7 +78,7 @@ class TableReader(DataSourceReader):
         count = min(PARTITIONS, len(streams))
         return [StreamsPartition(tuple(streams[part::count])) for part in range(count)]
 
-    def _streams(self, server: Server) -> list[str]:
+    def _streams(self, server: StreamMetadata) -> list[str]:
         choice = self._table.choice
         streams = server.find(choice)
         for stream in streams if choice.pattern is None else ():
@@ -91,7 +91,7 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StreamsPartition):
             return
-        server = Server(self._table.connection)
+        server = StreamMetadata(self._table.connection)
         with plainly():
             try:
                 rows = (row for stream in partition.streams for row in self._rows(server, stream))
@@ -99,7 +99,7 @@ class TableReader(DataSourceReader):
             finally:
                 server.close()
 
-    def _rows(self, server: Server, stream: str) -> Iterator[Row]:
+    def _rows(self, server: StreamMetadata, stream: str) -> Iterator[Row]:
         read = READERS[self._table.name]
         try:
             yield from read(server, stream, self._table)
@@ -118,48 +118,76 @@ class TableReader(DataSourceReader):
             yield self._batch(chunk)
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
-        arrays = [pa.array([row[place] for row in rows], column.type)
-                  for place, column in zip(self._places, self._arrow, strict=True)]  # fmt: skip
+        arrays = [
+            pa.array([row[place] for row in rows], column.type)
+            for place, column in zip(self._places, self._arrow, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
 
-def _stream_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
+def _stream_rows(server: StreamMetadata, stream: str, table: TableOptions) -> Iterator[Row]:
     found = _named(server.ask("XINFO", "STREAM", stream, key=stream))
     first = found["first-entry"]
-    yield (stream, found["length"], _text(first[0]) if first else None, _text(found["last-generated-id"]),
-           found.get("entries-added"), found["groups"], _text(found.get("max-deleted-entry-id")))  # fmt: skip
+    yield (
+        stream,
+        found["length"],
+        _text(first[0]) if first else None,
+        _text(found["last-generated-id"]),
+        found.get("entries-added"),
+        found["groups"],
+        _text(found.get("max-deleted-entry-id")),
+    )
 
 
-def _group_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
+def _group_rows(server: StreamMetadata, stream: str, table: TableOptions) -> Iterator[Row]:
     for group in _groups(server, stream, table):
-        yield (stream, _text(group["name"]), group["consumers"], group["pending"], _text(group["last-delivered-id"]),
-               group.get("entries-read"), group.get("lag"))  # fmt: skip
+        yield (
+            stream,
+            _text(group["name"]),
+            group["consumers"],
+            group["pending"],
+            _text(group["last-delivered-id"]),
+            group.get("entries-read"),
+            group.get("lag"),
+        )
 
 
-def _consumer_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
+def _consumer_rows(server: StreamMetadata, stream: str, table: TableOptions) -> Iterator[Row]:
     for group in _groups(server, stream, table):
         for flat in server.ask("XINFO", "CONSUMERS", stream, group["name"], key=stream):
             found = _named(flat)
             inactive = found.get("inactive")
-            yield (stream, _text(group["name"]), _text(found["name"]), found["pending"], found["idle"],
-                   None if inactive in (None, -1) else inactive)  # fmt: skip
+            yield (
+                stream,
+                _text(group["name"]),
+                _text(found["name"]),
+                found["pending"],
+                found["idle"],
+                None if inactive in (None, -1) else inactive,
+            )
 
 
-def _pending_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
+def _pending_rows(server: StreamMetadata, stream: str, table: TableOptions) -> Iterator[Row]:
     for group in _groups(server, stream, table):
         start = "-"
         while True:
             page = server.ask("XPENDING", stream, group["name"], start, "+", PAGE, key=stream)
             for entry_id, consumer, idle_ms, count in page:
                 is_released = consumer == b""  # nobody's: then it is not idle either
-                yield (stream, _text(group["name"]), _text(entry_id), None if is_released else _text(consumer),
-                       None if is_released else idle_ms, count)  # fmt: skip
+                yield (
+                    stream,
+                    _text(group["name"]),
+                    _text(entry_id),
+                    None if is_released else _text(consumer),
+                    None if is_released else idle_ms,
+                    count,
+                )
             if len(page) < PAGE:
                 break
             start = "(" + page[-1][0].decode()
 
 
-def _dead_letter_rows(server: Server, stream: str, table: Table) -> Iterator[Row]:
+def _dead_letter_rows(server: StreamMetadata, stream: str, table: TableOptions) -> Iterator[Row]:
     keys = Keys(stream.encode(), table.dead_letters.encode())
     letters = DeadLetters(server.backend, keys, Publishing(keys, server.backend.capabilities))
     for letter in letters.list(group=table.group):
@@ -168,12 +196,24 @@ def _dead_letter_rows(server: Server, stream: str, table: Table) -> Iterator[Row
 
 def _letter_row(stream: str, letter: Letter) -> Row:
     fields = [(name.decode("utf-8", "backslashreplace"), value) for name, value in letter.fields]
-    return (stream, letter.id, letter.original_id, letter.group, letter.consumer, letter.reason, letter.error,
-            letter.traceback, letter.attempts, letter.retry_count, letter.redriven, letter.dead_at_ms * 1000,
-            fields)  # fmt: skip
+    return (
+        stream,
+        letter.id,
+        letter.original_id,
+        letter.group,
+        letter.consumer,
+        letter.reason,
+        letter.error,
+        letter.traceback,
+        letter.attempts,
+        letter.retry_count,
+        letter.redriven,
+        letter.dead_at_ms * 1000,
+        fields,
+    )
 
 
-def _groups(server: Server, stream: str, table: Table) -> Iterator[dict[str, Any]]:
+def _groups(server: StreamMetadata, stream: str, table: TableOptions) -> Iterator[dict[str, Any]]:
     for flat in server.ask("XINFO", "GROUPS", stream, key=stream):
         found = _named(flat)
         if table.group is None or _text(found["name"]) == table.group:
@@ -188,7 +228,7 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "backslashreplace")
 
 
-READERS: Mapping[str, Callable[[Server, str, Table], Iterator[Row]]] = {
+READERS: Mapping[str, Callable[[StreamMetadata, str, TableOptions], Iterator[Row]]] = {
     "streams": _stream_rows,
     "groups": _group_rows,
     "consumers": _consumer_rows,

@@ -27,7 +27,7 @@ from millstream.broker import Broker
 from millstream.client.backend import Backend
 from millstream.client.capabilities import Capabilities
 from millstream.client.connecting import connect
-from millstream.client.embedded import share_broker
+from millstream.client.local_brokers import share_broker
 from millstream.delivery.consumer import Consumer, Runs
 from millstream.delivery.deadletters import DeadLetters
 from millstream.delivery.policy import LUCK
@@ -35,11 +35,11 @@ from millstream.errors import ConfigError
 from millstream.testing.backend import Blocked, SimBackend
 from millstream.testing.faults import Chances, Fault, Seen
 from millstream.testing.fibers import BEGIN_MS, Fibers, Killed, Owner, RealTime, Stuck, VirtualTime
+from millstream.worker.audit import Audit, audit_of
 from millstream.worker.definition import Definition
 from millstream.worker.handlers import Registered
-from millstream.worker.loop import Worker, require_handler
 from millstream.worker.message import Message
-from millstream.worker.report import Audit, audit_of
+from millstream.worker.runtime.loop import Worker, require_handler
 
 START_MS = 1_767_225_600_000  # the server's time when a simulation begins: 2026-01-01
 PATIENCE_S = 3600.0  # simulated, for what is waited for
@@ -86,9 +86,13 @@ class Sim:
     """A fleet of workers for some streams."""
 
     def __init__(
-        self, *streams: Any, workers: int | Iterable[str] = 1, server: Server = "newest", seed: int = 0,
+        self,
+        *streams: Any,
+        workers: int | Iterable[str] = 1,
+        server: Server = "newest",
+        seed: int = 0,
         engine: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._given = streams
         self._names = [f"w{n}" for n in range(1, workers + 1)] if isinstance(workers, int) else list(workers)
         self._luck = random.Random(seed)
@@ -196,17 +200,30 @@ class Sim:
     # Producing and looking
 
     def publish(
-        self, stream: Any, value: Any, *, delay: float = 0.0, dedupe: str | None = None, ttl: float | None = None,
+        self,
+        stream: Any,
+        value: Any,
+        *,
+        delay: float = 0.0,
+        dedupe: str | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """As `Stream.publish`; its faults go by the name `producer`."""
-        return self.publish_many(stream, [value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl,
-                                 headers=headers)[0]  # fmt: skip
+        return self.publish_many(
+            stream, [value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl, headers=headers
+        )[0]
 
     def publish_many(
-        self, stream: Any, values: Iterable[Any], *, delay: float = 0.0, dedupe: Iterable[str] | None = None,
-        ttl: float | None = None, headers: Mapping[str, str] | None = None,
-    ) -> list[str]:  # fmt: skip
+        self,
+        stream: Any,
+        values: Iterable[Any],
+        *,
+        delay: float = 0.0,
+        dedupe: Iterable[str] | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[str]:
         definition, ids = self.define(stream), list[str]()
         producer = self._connect(None, "producer")
         for call in definition.appends(self.capabilities, values, delay, dedupe, ttl, headers):
@@ -245,8 +262,9 @@ class Sim:
 
     def call_count(self, name: str | None = None, *, worker: str | None = None) -> int:
         """How many calls were made: of a step or command, of a worker."""
-        return sum((name is None or seen.name == name) and (worker is None or seen.worker == worker)
-                   for seen in self.calls)  # fmt: skip
+        return sum(
+            (name is None or seen.name == name) and (worker is None or seen.worker == worker) for seen in self.calls
+        )
 
     # Time
 
@@ -393,10 +411,16 @@ class Sim:
             return consumer
 
         worker = Worker(
-            handler, definition.codec, definition.policy, lambda: cast(Backend, self._connect(life.owner, name)),
-            make_consumer, middleware=definition.middleware, threads=self.fibers, settings=definition.settings,
+            handler,
+            definition.codec,
+            definition.policy,
+            lambda: cast(Backend, self._connect(life.owner, name)),
+            make_consumer,
+            middleware=definition.middleware,
+            threads=self.fibers,
+            settings=definition.settings,
             urls=definition.urls,
-        )  # fmt: skip
+        )
         life.workers.append(worker)
         self.fibers.spawn(f"{name}/{definition.name}", lambda: worker.run(signals=False), life.owner)
 
@@ -490,6 +514,7 @@ class Sim:
     def _is_all_over(self, life: Life) -> bool:
         return not self.fibers.is_running(f"{life.owner.name}/", life.owner)
 
-    def _note(self, kind: str, worker: str = "", stream: str = "", entry_id: str = "", attempt: int = 0,
-              data: Any = None) -> None:  # fmt: skip
+    def _note(
+        self, kind: str, worker: str = "", stream: str = "", entry_id: str = "", attempt: int = 0, data: Any = None
+    ) -> None:
         self.log.append(Happened(self.now_s, kind, worker, stream, entry_id, attempt, data))

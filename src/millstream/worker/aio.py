@@ -20,14 +20,14 @@ from millstream.client.aio import AsyncBackend, aconnect
 from millstream.client.backend import Backend
 from millstream.client.connecting import connect
 from millstream.delivery.deadletters import DeadLetters, Filter, Letter, Plan
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Settlement
+from millstream.worker.audit import Audit, audit_of
 from millstream.worker.base import StreamBase
-from millstream.worker.consuming import Consuming
+from millstream.worker.consume import Consuming
 from millstream.worker.handlers import Handler
 from millstream.worker.message import Lease
 from millstream.worker.message import Message as BlockingMessage
-from millstream.worker.report import Audit, audit_of
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -56,18 +56,29 @@ class Stream(StreamBase[T]):
     # Producing
 
     async def publish(
-        self, value: T, *, delay: float = 0.0, dedupe: str | None = None, ttl: float | None = None,
+        self,
+        value: T,
+        *,
+        delay: float = 0.0,
+        dedupe: str | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Append a value; its id ("" while it waits for its delay), or with `dedupe` that of the first with it."""
-        made = await self.publish_many([value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl,
-                                       headers=headers)  # fmt: skip
+        made = await self.publish_many(
+            [value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl, headers=headers
+        )
         return made[0]
 
     async def publish_many(
-        self, values: Iterable[T], *, delay: float = 0.0, dedupe: Iterable[str] | None = None, ttl: float | None = None,
+        self,
+        values: Iterable[T],
+        *,
+        delay: float = 0.0,
+        dedupe: Iterable[str] | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Append values, all or none a thousand; their ids."""
         backend = await self.backend()
         ids: list[str] = []
@@ -256,9 +267,15 @@ class Message(Generic[T]):
         self._message.extend(seconds)
 
     def publish(
-        self, stream: StreamBase[V], value: V, *, delay: float = 0.0, dedupe: str | None = None,
-        ttl: float | None = None, headers: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        stream: StreamBase[V],
+        value: V,
+        *,
+        delay: float = 0.0,
+        dedupe: str | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Append a value to a stream in the step that acknowledges this message; nothing to wait for before that."""
         self._message.publish(stream, value, delay=delay, dedupe=dedupe, ttl=ttl, headers=headers)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.policy import Rule
 from millstream.delivery.recorder import NullRecorder, Recorder
-from millstream.delivery.settings import Settings
 from millstream.worker.definition import Definition
 from millstream.worker.handlers import Middleware
-from millstream.worker.loop import Worker
+from millstream.worker.runtime.loop import Worker
 
 T = TypeVar("T")
 

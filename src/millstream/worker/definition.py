@@ -18,18 +18,18 @@ from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
 from millstream.client.payload import Codec, codec_for
 from millstream.client.urls import hide_password, is_same_server
+from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer, Runs, keys_of
 from millstream.delivery.deadletters import DeadLetters
 from millstream.delivery.deadletters import RunsCalls as RunsDead
 from millstream.delivery.keys import Keys, find_tag, shares_slot
 from millstream.delivery.policy import RetryPolicy, Rule
 from millstream.delivery.recorder import Recorder
-from millstream.delivery.settings import Settings
 from millstream.delivery.steps import NewEntry, Publication, Published, Publishing, Steps
 from millstream.errors import ConfigError
 from millstream.worker.handlers import Handler, Middleware, Registered
-from millstream.worker.heart import Heart
-from millstream.worker.loop import Worker, require_handler
+from millstream.worker.runtime.lease_process import Heart
+from millstream.worker.runtime.loop import Worker, require_handler
 
 AT_ONCE = 1000  # entries a publishing step appends
 
@@ -136,15 +136,29 @@ class Definition:
 
     def make_consumer(self, backend: Runs) -> Consumer:
         return Consumer(
-            backend, self.name.encode(), self.group.encode(), self.settings.consumer_name().encode(), self.settings,
-            self.watch_ms, self.recorder,
-        )  # fmt: skip
+            backend,
+            self.name.encode(),
+            self.group.encode(),
+            self.settings.consumer_name().encode(),
+            self.settings,
+            self.watch_ms,
+            self.recorder,
+        )
 
     def make_worker(self, open_backend: Callable[[], Backend], loop: asyncio.AbstractEventLoop | None = None) -> Worker:
         handler = require_handler(self.registered, self.name)
-        return Worker(handler, self.codec, self.policy, open_backend, self.make_consumer,
-                      middleware=self.middleware, loop=loop, make_heart=self.make_heart, settings=self.settings,
-                      urls=self.urls)  # fmt: skip
+        return Worker(
+            handler,
+            self.codec,
+            self.policy,
+            open_backend,
+            self.make_consumer,
+            middleware=self.middleware,
+            loop=loop,
+            make_heart=self.make_heart,
+            settings=self.settings,
+            urls=self.urls,
+        )
 
     def make_heart(self, consumer: Consumer) -> Heart | None:
         """The process that renews leases too, if the settings want one."""
@@ -162,9 +176,14 @@ class Definition:
     # Producing
 
     def appends(
-        self, capabilities: Capabilities, values: Iterable[Any], delay: float, dedupe: Iterable[str] | None,
-        ttl: float | None, headers: Mapping[str, str] | None,
-    ) -> Iterator[AbstractContextManager[Call[list[Published]]]]:  # fmt: skip
+        self,
+        capabilities: Capabilities,
+        values: Iterable[Any],
+        delay: float,
+        dedupe: Iterable[str] | None,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> Iterator[AbstractContextManager[Call[list[Published]]]]:
         """The calls that publish values: each to be entered, sent and left again."""
         entries = self._entries(values, delay, dedupe, ttl, headers)
         while page := list(islice(entries, AT_ONCE)):
@@ -174,19 +193,28 @@ class Definition:
     def _append(self, capabilities: Capabilities, page: list[NewEntry]) -> Iterator[Call[list[Published]]]:
         with self.producers.one() as producer:
             yield self.publishing(capabilities).append(
-                producer.name, producer.calls, page, maxlen=self.maxlen,
+                producer.name,
+                producer.calls,
+                page,
+                maxlen=self.maxlen,
                 dedupe_ms=round(self.settings.dedupe_window * 1000),
-            )  # fmt: skip
+            )
 
     def publication(
-        self, value: Any, delay: float, dedupe: str | None, ttl: float | None, headers: Mapping[str, str] | None,
+        self,
+        value: Any,
+        delay: float,
+        dedupe: str | None,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
         now_ms: Callable[[], int],
-    ) -> Publication:  # fmt: skip
+    ) -> Publication:
         """A value that is appended in the step which acknowledges a message."""
         tokens = None if dedupe is None else [dedupe]
         (entry,) = self._entries([value], delay, tokens, ttl, headers, now_ms)
-        return Publication(self.keys, entry, self.maxlen, round(self.settings.dedupe_window * 1000),
-                           self.bound_recorder)  # fmt: skip
+        return Publication(
+            self.keys, entry, self.maxlen, round(self.settings.dedupe_window * 1000), self.bound_recorder
+        )
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -211,9 +239,14 @@ class Definition:
             )
 
     def _entries(
-        self, values: Iterable[Any], delay: float, dedupe: Iterable[str] | None, ttl: float | None,
-        headers: Mapping[str, str] | None, now_ms: Callable[[], int] | None = None,
-    ) -> Iterator[NewEntry]:  # fmt: skip
+        self,
+        values: Iterable[Any],
+        delay: float,
+        dedupe: Iterable[str] | None,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> Iterator[NewEntry]:
         if delay < 0 or (ttl is not None and ttl <= 0):
             raise ConfigError(f"delay must be 0 seconds or more and ttl above 0, not {delay!r} and {ttl!r}")
         prefix = self.settings.field_prefix.encode()

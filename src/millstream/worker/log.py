@@ -30,10 +30,10 @@ class BoundLogger(logging.LoggerAdapter[logging.Logger]):
         fields = {**(self.extra or {}), **{name: value for name, value in kwargs.items() if name not in OWN}}
         passed = {name: value for name, value in kwargs.items() if name in OWN}
         passed["extra"] = {**passed.get("extra", {}), "event": msg, "fields": fields}
-        return _Line(msg, fields), passed
+        return _LogLine(msg, fields), passed
 
 
-class _Line:
+class _LogLine:
     """A message that is put together only if somebody prints it."""
 
     def __init__(self, sentence: object, fields: dict[str, object]) -> None:

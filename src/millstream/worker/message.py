@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from millstream.delivery import settlement as ends
-from millstream.delivery.entries import Delivery
+from millstream.delivery.delivery import Delivery
 from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Reason, Settlement
 from millstream.delivery.steps import Publication
@@ -116,9 +116,15 @@ class Message(Generic[T]):
         return self._is_settled
 
     def publish(
-        self, stream: StreamBase[V], value: V, *, delay: float = 0.0, dedupe: str | None = None,
-        ttl: float | None = None, headers: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        stream: StreamBase[V],
+        value: V,
+        *,
+        delay: float = 0.0,
+        dedupe: str | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Append a value to a stream in the step that acknowledges this message: both happen, or neither.
 
         Nothing is sent before. If the message ends in another way (retried, rejected, released, its lease lost), it is

@@ -1,12 +1,12 @@
 """A stream as a program sees it: one noun with a verb for everything. Blocking; `millstream.aio` has the same words.
 
-    orders = Stream[Order]("orders", "redis://localhost", group="billing")
-    orders.publish(Order(7))
+orders = Stream[Order]("orders", "redis://localhost", group="billing")
+orders.publish(Order(7))
 
-    @orders.handler(concurrency=16)
-    def charge(order: Order) -> None: ...
+@orders.handler(concurrency=16)
+def charge(order: Order) -> None: ...
 
-    orders.run()
+orders.run()
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, TypeVar, overload
 from millstream.client.backend import Backend
 from millstream.client.connecting import connect
 from millstream.delivery.deadletters import DeadLetters
+from millstream.worker.audit import Audit, audit_of
 from millstream.worker.base import StreamBase
-from millstream.worker.consuming import Consuming
+from millstream.worker.consume import Consuming
 from millstream.worker.handlers import Handler
 from millstream.worker.message import Message
-from millstream.worker.report import Audit, audit_of
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
@@ -48,20 +48,31 @@ class Stream(StreamBase[T]):
     # Producing
 
     def publish(
-        self, value: T, *, delay: float = 0.0, dedupe: str | None = None, ttl: float | None = None,
+        self,
+        value: T,
+        *,
+        delay: float = 0.0,
+        dedupe: str | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Append a value; its id ("" while it waits for its delay), or with `dedupe` that of the first with this token.
 
         Sent again by itself when a reply is lost, and appended once all the same.
         """
-        return self.publish_many([value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl,
-                                 headers=headers)[0]  # fmt: skip
+        return self.publish_many(
+            [value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl, headers=headers
+        )[0]
 
     def publish_many(
-        self, values: Iterable[T], *, delay: float = 0.0, dedupe: Iterable[str] | None = None, ttl: float | None = None,
+        self,
+        values: Iterable[T],
+        *,
+        delay: float = 0.0,
+        dedupe: Iterable[str] | None = None,
+        ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Append values, all or none a thousand; their ids."""
         ids: list[str] = []
         for call in self._definition.appends(self.backend.capabilities, values, delay, dedupe, ttl, headers):
@@ -95,8 +106,9 @@ class Stream(StreamBase[T]):
         was not settled when the iteration ends is released, uncounted. A server that is not there, or goes away, is
         waited for too; if it is still away when `wait` is over, its error is raised.
         """
-        opened = Consuming.opened(self._definition, lambda: connect(self._definition.url), ahead, wait,
-                                  threading.Event())  # fmt: skip
+        opened = Consuming.opened(
+            self._definition, lambda: connect(self._definition.url), ahead, wait, threading.Event()
+        )
         assert opened is not None  # nobody sets that event
         with opened as consuming:
             idle_since = time.monotonic()

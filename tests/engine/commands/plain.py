@@ -1,10 +1,10 @@
 """An engine to try plain-key commands on, with a clock that stands still.
 
-    e("SET k v EX 10")              the reply; words are split at blanks, further arguments are one word each
-    e.error("INCR k")               the text of the error that must come
-    e.did("SET k v EX 10")          what it did, as `Did`: words joined by blanks, so that a test reads like a log
-    e.wire("ZSCORE z m", 3)         the bytes of the reply
-    e.now_ms += 5                   time
+e("SET k v EX 10")              the reply; words are split at blanks, further arguments are one word each
+e.error("INCR k")               the text of the error that must come
+e.did("SET k v EX 10")          what it did, as `Did`: words joined by blanks, so that a test reads like a log
+e.wire("ZSCORE z m", 3)         the bytes of the reply
+e.now_ms += 5                   time
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from millstream.engine import invariants
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.outcome import Outcome, Reply, Wait
 from millstream.errors import CommandError
-from millstream.server.resp import encode
+from millstream.server.protocol.resp import encode
 
 NOW_MS = 1_767_225_600_000
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.outcome import NIL_ARRAY, Wait
 from tests.engine.commands.plain import Plain
 

@@ -57,11 +57,17 @@ def test_popping_nothing(e: Plain) -> None:
 @pytest.mark.parametrize(
     ("start", "stop", "part"),
     [
-        (0, -1, b"abcde"), (1, 2, b"bc"), (-2, -1, b"de"), (3, 1, b""), (-100, 100, b"abcde"), (5, 9, b""),
+        (0, -1, b"abcde"),
+        (1, 2, b"bc"),
+        (-2, -1, b"de"),
+        (3, 1, b""),
+        (-100, 100, b"abcde"),
+        (5, 9, b""),
         (4, 9, b"e"),
-        (0, -6, b""), (3, 3, b"d"),
+        (0, -6, b""),
+        (3, 3, b"d"),
     ],
-)  # fmt: skip
+)
 def test_lrange_and_ltrim_agree(e: Plain, start: int, stop: int, part: bytes) -> None:
     e("RPUSH l a b c d e")
     assert b"".join(e(f"LRANGE l {start} {stop}")) == part  # type: ignore[arg-type]
@@ -81,8 +87,7 @@ def test_lindex_counts_from_both_ends(e: Plain) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "left", "removed"),
-    [(2, b"bbaa", 2), (-2, b"abab", 2), (0, b"bb", 4), (9, b"bb", 4)],
+    ("count", "left", "removed"), [(2, b"bbaa", 2), (-2, b"abab", 2), (0, b"bb", 4), (9, b"bb", 4)]
 )
 def test_lrem_removes_from_the_end_it_is_told(e: Plain, count: int, left: bytes, removed: int) -> None:
     e("RPUSH l a b a b a a")
@@ -112,7 +117,7 @@ def test_lrem_of_all_removes_the_list(e: Plain) -> None:
         ("LINDEX k x", WRONG_TYPE),
         ("LREM k x a", NOT_AN_INTEGER),
         (
-            f"LREM missing {-2**63} a",
+            f"LREM missing {-(2**63)} a",
             "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
         ),
         ("LPUSH k a", WRONG_TYPE),

@@ -46,10 +46,17 @@ def test_zadd_reports_changed_scores_and_leaves_equal_ones(e: Plain) -> None:
 @pytest.mark.parametrize(
     ("options", "score", "reply"),
     [
-        ("NX", 5.0, 1), ("XX", 7.0, 0), ("GT", 7.0, 1), ("LT", 5.0, 1), ("XX GT", 7.0, 0), ("XX LT", 5.0, 0),
-        ("CH", 7.0, 2), ("XX CH", 7.0, 1), ("nx ch", 5.0, 1),
+        ("NX", 5.0, 1),
+        ("XX", 7.0, 0),
+        ("GT", 7.0, 1),
+        ("LT", 5.0, 1),
+        ("XX GT", 7.0, 0),
+        ("XX LT", 5.0, 0),
+        ("CH", 7.0, 2),
+        ("XX CH", 7.0, 1),
+        ("nx ch", 5.0, 1),
     ],
-)  # fmt: skip
+)
 def test_zadd_options_decide_who_changes(e: Plain, options: str, score: float, reply: int) -> None:
     e("ZADD z 5 old")
     assert e(f"ZADD z {options} 7 old 1 new") == reply
@@ -176,18 +183,33 @@ def test_minus_zero_is_stored_as_zero(e: Plain) -> None:
 @pytest.mark.parametrize(
     ("command", "members"),
     [
-        ("ZRANGE z 0 -1", b"abcde"), ("ZRANGE z 1 2", b"bc"), ("ZRANGE z -2 -1", b"de"), ("ZRANGE z 3 1", b""),
-        ("ZRANGE z 0 1 REV", b"ed"), ("ZREVRANGE z 0 1", b"ed"), ("ZREVRANGE z -1 -1", b"a"), ("ZRANGE z 9 10", b""),
-        ("ZRANGEBYSCORE z 2 4", b"bcd"), ("ZRANGEBYSCORE z (2 (4", b"c"), ("ZRANGEBYSCORE z -inf +inf", b"abcde"),
-        ("ZRANGEBYSCORE z 4 2", b""), ("ZREVRANGEBYSCORE z 4 2", b"dcb"), ("ZREVRANGEBYSCORE z (4 (2", b"c"),
-        ("ZRANGEBYSCORE z 2 4 LIMIT 1 1", b"c"), ("ZRANGEBYSCORE z 2 4 LIMIT 1 -1", b"cd"),
-        ("ZRANGEBYSCORE z 2 4 LIMIT -1 5", b""), ("ZRANGEBYSCORE z 2 4 LIMIT 0 0", b""),
-        ("ZRANGE z 2 4 BYSCORE", b"bcd"), ("ZRANGE z 4 2 BYSCORE REV", b"dcb"),
+        ("ZRANGE z 0 -1", b"abcde"),
+        ("ZRANGE z 1 2", b"bc"),
+        ("ZRANGE z -2 -1", b"de"),
+        ("ZRANGE z 3 1", b""),
+        ("ZRANGE z 0 1 REV", b"ed"),
+        ("ZREVRANGE z 0 1", b"ed"),
+        ("ZREVRANGE z -1 -1", b"a"),
+        ("ZRANGE z 9 10", b""),
+        ("ZRANGEBYSCORE z 2 4", b"bcd"),
+        ("ZRANGEBYSCORE z (2 (4", b"c"),
+        ("ZRANGEBYSCORE z -inf +inf", b"abcde"),
+        ("ZRANGEBYSCORE z 4 2", b""),
+        ("ZREVRANGEBYSCORE z 4 2", b"dcb"),
+        ("ZREVRANGEBYSCORE z (4 (2", b"c"),
+        ("ZRANGEBYSCORE z 2 4 LIMIT 1 1", b"c"),
+        ("ZRANGEBYSCORE z 2 4 LIMIT 1 -1", b"cd"),
+        ("ZRANGEBYSCORE z 2 4 LIMIT -1 5", b""),
+        ("ZRANGEBYSCORE z 2 4 LIMIT 0 0", b""),
+        ("ZRANGE z 2 4 BYSCORE", b"bcd"),
+        ("ZRANGE z 4 2 BYSCORE REV", b"dcb"),
         ("ZRANGE z 4 2 BYSCORE REV LIMIT 1 2", b"cb"),
-        ("ZRANGE missing 0 -1", b""), ("ZRANGE z 0 -1 LIMIT 3 -1", b"abcde"),
-        ("ZRANGEBYSCORE z 1e400 inf", b""), ("ZRANGEBYSCORE z (-inf (+inf", b"abcde"),
+        ("ZRANGE missing 0 -1", b""),
+        ("ZRANGE z 0 -1 LIMIT 3 -1", b"abcde"),
+        ("ZRANGEBYSCORE z 1e400 inf", b""),
+        ("ZRANGEBYSCORE z (-inf (+inf", b"abcde"),
     ],
-)  # fmt: skip
+)
 def test_ranges_by_rank_and_score(e: Plain, command: str, members: bytes) -> None:
     e("ZADD z 1 a 2 b 3 c 4 d 5 e")
     assert _joined(e(command)) == members
@@ -203,11 +225,19 @@ def test_infinite_scores_are_in_ranges_that_name_them(e: Plain) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "members"),
     [
-        ("-", "+", b"abcd"), ("[b", "[c", b"bc"), ("(b", "[c", b"c"), ("[b", "(c", b"b"), ("-", "(c", b"ab"),
-        ("(b", "+", b"cd"), ("+", "-", b""), ("[c", "[b", b""), ("[", "[b", b"ab"), ("[bb", "+", b"cd"),
+        ("-", "+", b"abcd"),
+        ("[b", "[c", b"bc"),
+        ("(b", "[c", b"c"),
+        ("[b", "(c", b"b"),
+        ("-", "(c", b"ab"),
+        ("(b", "+", b"cd"),
+        ("+", "-", b""),
+        ("[c", "[b", b""),
+        ("[", "[b", b"ab"),
+        ("[bb", "+", b"cd"),
         ("+", "+", b""),
     ],
-)  # fmt: skip
+)
 def test_ranges_by_member(e: Plain, low: str, high: str, members: bytes) -> None:
     e("ZADD z 0 a 0 b 0 c 0 d")
     assert _joined(e(f"ZRANGE z {low} {high} BYLEX")) == members

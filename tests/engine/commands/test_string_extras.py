@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.engine.commands import execute
-from millstream.engine.keyspace import Keyspace
+from millstream.engine.keys.keyspace import Keyspace
 from tests.engine.commands.plain import Plain
 
 # What is answered, and to which errors, is compared with a real server in tests/server/test_against_redis.py.

@@ -89,11 +89,17 @@ def test_set_with_get_answers_the_old_value_whether_it_was_set_or_not(e: Plain) 
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
-        ("IFEQ v", True), ("IFEQ w", False), ("IFNE v", False), ("IFNE w", True),
-        (f"IFDEQ {DIGEST_OF_V}", True), (f"IFDEQ {DIGEST_OF_V.upper()}", True), ("IFDEQ 0000000000000000", False),
-        (f"IFDNE {DIGEST_OF_V}", False), ("IFDNE gggggggggggggggg", True),
+        ("IFEQ v", True),
+        ("IFEQ w", False),
+        ("IFNE v", False),
+        ("IFNE w", True),
+        (f"IFDEQ {DIGEST_OF_V}", True),
+        (f"IFDEQ {DIGEST_OF_V.upper()}", True),
+        ("IFDEQ 0000000000000000", False),
+        (f"IFDNE {DIGEST_OF_V}", False),
+        ("IFDNE gggggggggggggggg", True),
     ],
-)  # fmt: skip
+)
 def test_set_and_delex_compare_with_the_value_or_its_digest(e: Plain, condition: str, holds: bool) -> None:
     e("SET k v")
     assert e(f"DELEX k {condition}") == int(holds)
@@ -102,8 +108,7 @@ def test_set_and_delex_compare_with_the_value_or_its_digest(e: Plain, condition:
 
 
 @pytest.mark.parametrize(
-    ("condition", "holds"),
-    [("IFEQ v", False), ("IFNE v", True), ("IFDEQ x", False), ("IFDNE x", True)],
+    ("condition", "holds"), [("IFEQ v", False), ("IFNE v", True), ("IFDEQ x", False), ("IFDNE x", True)]
 )
 def test_a_comparison_with_a_missing_key_needs_no_digest(e: Plain, condition: str, holds: bool) -> None:
     assert e(f"SET k v {condition}") == (OK if holds else None)
@@ -168,7 +173,7 @@ def test_digest_is_xxh3_in_sixteen_hex_digits(e: Plain) -> None:
         ("INCR k", NOT_AN_INTEGER),
         ("INCRBY k x", NOT_AN_INTEGER),
         ("INCR max", "ERR increment or decrement would overflow"),
-        (f"DECRBY max {-2**63}", "ERR decrement would overflow"),
+        (f"DECRBY max {-(2**63)}", "ERR decrement would overflow"),
         ("INCRBYFLOAT list 1", WRONG_TYPE),
         ("INCRBYFLOAT k 1", "ERR value is not a valid float"),
         ("INCRBYFLOAT max nan", "ERR value is not a valid float"),
@@ -259,12 +264,21 @@ def test_only_canonical_integers_can_be_incremented(e: Plain, value: str) -> Non
 @pytest.mark.parametrize(
     ("start", "increment", "total"),
     [
-        ("0.1", "0.2", "0.3"), ("10.50", "0.1", "10.6"), ("5.0e3", "2.0e2", "5200"), ("1", "-1", "0"), ("0", "-0", "0"),
-        ("0", "0x10", "16"), ("1", "1e-18", "1"), ("3", "1.000000000000000005", "4.00000000000000001"),
-        ("9007199254740993", "0", "9007199254740993"), ("0", "1e-400", "0"), ("0.1", "-0.3", "-0.2"),
-        ("0", "0x1.fffffffffffff8p0", "1.99999999999999989"), ("18446744073709551617", "0", "18446744073709551616"),
+        ("0.1", "0.2", "0.3"),
+        ("10.50", "0.1", "10.6"),
+        ("5.0e3", "2.0e2", "5200"),
+        ("1", "-1", "0"),
+        ("0", "-0", "0"),
+        ("0", "0x10", "16"),
+        ("1", "1e-18", "1"),
+        ("3", "1.000000000000000005", "4.00000000000000001"),
+        ("9007199254740993", "0", "9007199254740993"),
+        ("0", "1e-400", "0"),
+        ("0.1", "-0.3", "-0.2"),
+        ("0", "0x1.fffffffffffff8p0", "1.99999999999999989"),
+        ("18446744073709551617", "0", "18446744073709551616"),
     ],
-)  # fmt: skip
+)
 def test_incrbyfloat_computes_like_an_eighty_bit_float(e: Plain, start: str, increment: str, total: str) -> None:
     e(f"SET f {start}")
     assert e(f"INCRBYFLOAT f {increment}") == total.encode()
@@ -303,10 +317,18 @@ def test_append_starts_with_nothing(e: Plain) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "part"),
     [
-        (0, -1, b"hello"), (1, 2, b"el"), (-3, -2, b"ll"), (3, 1, b""), (-100, 100, b"hello"), (5, 9, b""),
-        (-1, -5, b""), (0, -100, b"h"), (-100, -99, b"h"), (-(2**63), MAX, b"hello"),
+        (0, -1, b"hello"),
+        (1, 2, b"el"),
+        (-3, -2, b"ll"),
+        (3, 1, b""),
+        (-100, 100, b"hello"),
+        (5, 9, b""),
+        (-1, -5, b""),
+        (0, -100, b"h"),
+        (-100, -99, b"h"),
+        (-(2**63), MAX, b"hello"),
     ],
-)  # fmt: skip
+)
 def test_getrange_takes_both_ends(e: Plain, start: int, end: int, part: bytes) -> None:
     e("SET k hello")
     assert e(f"GETRANGE k {start} {end}") == part
@@ -335,7 +357,14 @@ def test_delex_is_logged_as_del_and_without_a_condition_as_sent(e: Plain) -> Non
 
 def test_a_read_of_a_missing_key_is_a_key_miss(e: Plain) -> None:
     for command in (
-        "GET k", "STRLEN k", "GETRANGE k 0 1", "GETEX k", "GETDEL k", "DIGEST k", "DELEX k IFEQ v", "MGET k",
+        "GET k",
+        "STRLEN k",
+        "GETRANGE k 0 1",
+        "GETEX k",
+        "GETDEL k",
+        "DIGEST k",
+        "DELEX k IFEQ v",
+        "MGET k",
     ):
         assert e.did(command).events == ["m keymiss k"], command
     assert e.did("DELEX k").events == []

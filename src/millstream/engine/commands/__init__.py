@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 from millstream.engine import faults
-from millstream.engine.commands import (
+from millstream.engine.commands.plain import (
+    generic,
+    hashes,
+    list_moves,
+    lists,
+    scans,
+    sets,
+    sorted_set_pops,
+    sorted_sets,
+    string_extras,
+    strings,
+)
+from millstream.engine.commands.streams import append, claim, group, inspect, read, settle
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
+from millstream.engine.outcome import Outcome
+from millstream.engine.table import Command
+from millstream.errors import CommandError
+
+TABLE: dict[bytes, Command] = {}
+for _module in (
     append,
     claim,
     generic,
@@ -20,17 +39,7 @@ from millstream.engine.commands import (
     sorted_sets,
     string_extras,
     strings,
-)  # fmt: skip
-from millstream.engine.keyspace import Call, Keyspace
-from millstream.engine.outcome import Outcome
-from millstream.engine.table import Command
-from millstream.errors import CommandError
-
-TABLE: dict[bytes, Command] = {}
-for _module in (
-    append, claim, generic, group, hashes, inspect, list_moves, lists, read, scans, sets, settle, sorted_set_pops,
-    sorted_sets, string_extras, strings,
-):  # fmt: skip
+):
     TABLE.update(_module.REGISTRY.commands)
 
 
@@ -64,7 +73,7 @@ def execute(
     keep_log: bool = True,
 ) -> Outcome:
     """Run one command; an error is a reply too, and has changed nothing but keys that had expired."""
-    call = Call(
+    call = CommandContext(
         keyspace, db, now_ms, may_block=may_block, trusted=trusted, protocol=protocol, keep_log=keep_log
     )
     try:

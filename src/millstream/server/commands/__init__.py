@@ -5,19 +5,19 @@ from __future__ import annotations
 from millstream.engine import faults
 from millstream.engine.commands import TABLE as ENGINE_TABLE
 from millstream.engine.table import Command
-from millstream.persistence import commands as dumping
+from millstream.persistence import dump_restore as dumping
 from millstream.server.commands import (
     acl,
     admin,
-    caching,
-    channels,
     client,
+    client_tracking,
     command,
-    configuration,
+    config,
     connection,
-    information,
-    keeping,
-    slowness,
+    info,
+    persistence,
+    pubsub,
+    slowlog,
     transactions,
 )
 from millstream.server.scripting import commands as scripting
@@ -26,17 +26,17 @@ TABLE: dict[bytes, Command] = {
     **ENGINE_TABLE,
     **acl.COMMANDS.commands,
     **admin.COMMANDS.commands,
-    **caching.COMMANDS.commands,
-    **channels.COMMANDS.commands,
+    **client_tracking.COMMANDS.commands,
+    **pubsub.COMMANDS.commands,
     **client.COMMANDS.commands,
     **command.COMMANDS.commands,
-    **configuration.COMMANDS.commands,
+    **config.COMMANDS.commands,
     **connection.COMMANDS.commands,
     **dumping.REGISTRY.commands,
-    **information.COMMANDS.commands,
-    **keeping.COMMANDS.commands,
+    **info.COMMANDS.commands,
+    **persistence.COMMANDS.commands,
     **scripting.COMMANDS.commands,
-    **slowness.COMMANDS.commands,
+    **slowlog.COMMANDS.commands,
     **transactions.COMMANDS.commands,
 }
 command.publish(TABLE)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from millstream.engine.args import integer
 from millstream.engine.faults import bad_subcommand_use, fault, wrong_arity
 from millstream.engine.outcome import OK, Members, Pairs, Reply
-from millstream.server.call import ServerCall, ServerRegistry
+from millstream.engine.text.args import integer
+from millstream.server.access.permissions import CATEGORIES, BadRule, Denial, Kind, Selector, has_blank
+from millstream.server.access.users import Unmatched
 from millstream.server.commands.common import add_help
-from millstream.server.permissions import CATEGORIES, BadRule, Denial, Kind, Selector, has_blank
-from millstream.server.users import Unmatched
+from millstream.server.core.call import ServerCall, ServerRegistry
 
 COMMANDS = ServerRegistry("server")
 COMMANDS.contains("acl", since="6.0.0", summary="A container for access control commands.")
@@ -47,16 +47,21 @@ def getuser(call: ServerCall, argv: list[bytes]) -> Reply:
     user = call.hub.access.users.get(argv[2])
     if user is None:
         return None
-    return Pairs([
-        b"flags", Members(user.flags), b"passwords", [*user.passwords], *_shown(user.root),
-        b"selectors", [Pairs(_shown(selector)) for selector in user.selectors[1:]],
-    ])  # fmt: skip
+    return Pairs(
+        [
+            b"flags",
+            Members(user.flags),
+            b"passwords",
+            [*user.passwords],
+            *_shown(user.root),
+            b"selectors",
+            [Pairs(_shown(selector)) for selector in user.selectors[1:]],
+        ]
+    )
 
 
 def _shown(selector: Selector) -> list[Reply]:
-    return [
-        b"commands", selector.commands_text(), b"keys", selector.keys_text(), b"channels", selector.channels_text(),
-    ]  # fmt: skip
+    return [b"commands", selector.commands_text(), b"keys", selector.keys_text(), b"channels", selector.channels_text()]
 
 
 @COMMANDS.serves("acl|setuser", -3, _ADMIN, since="6.0.0", summary="Creates or changes a user, by all rules or none.")
@@ -148,14 +153,32 @@ def log(call: ServerCall, argv: list[bytes]) -> Reply:
         return OK
     count = integer(argv[2]) if len(argv) == 3 else 10
     return [
-        Pairs([
-            b"count", entry.count, b"reason", entry.reason.encode(), b"context", entry.context.encode(),
-            b"object", entry.what, b"username", entry.user, b"age-seconds", (call.now_ms - entry.updated_ms) / 1000,
-            b"client-info", entry.client, b"entry-id", entry.number, b"timestamp-created", entry.created_ms,
-            b"timestamp-last-updated", entry.updated_ms,
-        ])
+        Pairs(
+            [
+                b"count",
+                entry.count,
+                b"reason",
+                entry.reason.encode(),
+                b"context",
+                entry.context.encode(),
+                b"object",
+                entry.what,
+                b"username",
+                entry.user,
+                b"age-seconds",
+                (call.now_ms - entry.updated_ms) / 1000,
+                b"client-info",
+                entry.client,
+                b"entry-id",
+                entry.number,
+                b"timestamp-created",
+                entry.created_ms,
+                b"timestamp-last-updated",
+                entry.updated_ms,
+            ]
+        )
         for entry in call.hub.access.log[: max(count, 0)]
-    ]  # fmt: skip
+    ]
 
 
 @COMMANDS.serves("acl|load", 2, _ADMIN, since="6.0.0", summary="Replaces all users by those of the ACL file.")

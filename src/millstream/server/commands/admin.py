@@ -7,8 +7,7 @@ import time
 from typing import Final
 
 from millstream.clock import SystemClock
-from millstream.engine.args import integer
-from millstream.engine.commands.generic import encoding_of
+from millstream.engine.commands.plain.generic import encoding_of
 from millstream.engine.faults import (
     BLOCK_NEGATIVE,
     BLOCK_NOT_INTEGER,
@@ -19,11 +18,12 @@ from millstream.engine.faults import (
     fault,
 )
 from millstream.engine.outcome import OK, Pairs, Reply, Simple, Verbatim, Wait
+from millstream.engine.text.args import integer
 from millstream.persistence.rdb import dump_payload
-from millstream.server.call import ServerCall, ServerRegistry, ServerRun
 from millstream.server.commands.common import add_help
-from millstream.server.commands.keeping import debug_loadaof, debug_reload
-from millstream.server.memory import STARTUP, of_key
+from millstream.server.commands.persistence import debug_loadaof, debug_reload
+from millstream.server.core.call import ServerCall, ServerRegistry, ServerRun
+from millstream.server.features.maxmemory import STARTUP, of_key
 
 COMMANDS = ServerRegistry("server")
 _TRAILER: Final = 11  # bytes of what DUMP answers that are not the value: its type, the version, the checksum
@@ -42,9 +42,13 @@ def time_(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 @COMMANDS.serves(
-    "role", 1, "noscript loading stale fast", since="2.8.12", summary="Returns the replication role.",
+    "role",
+    1,
+    "noscript loading stale fast",
+    since="2.8.12",
+    summary="Returns the replication role.",
     extra_categories="@admin @dangerous",
-)  # fmt: skip
+)
 def role(call: ServerCall, argv: list[bytes]) -> Reply:
     """ROLE"""
     return [b"master", 0, []]
@@ -74,9 +78,7 @@ def wait(call: ServerCall, argv: list[bytes]) -> Reply | Wait:
     return Wait((), timeout_ms, argv)
 
 
-@COMMANDS.serves(
-    "waitaof", 4, "blocking", group="connection", since="7.2.0", summary="Waits until writes are synced."
-)
+@COMMANDS.serves("waitaof", 4, "blocking", group="connection", since="7.2.0", summary="Waits until writes are synced.")
 def waitaof(call: ServerCall, argv: list[bytes]) -> Reply | Wait:
     """WAITAOF numlocal numreplicas timeout"""
     local, replicas = integer(argv[1]), integer(argv[2])
@@ -100,9 +102,14 @@ COMMANDS.contains("memory", since="4.0.0", summary="A container for memory diagn
 
 
 @COMMANDS.serves(
-    "memory|usage", -3, "readonly", keys=(2, 2, 1), access="RO", since="4.0.0",
+    "memory|usage",
+    -3,
+    "readonly",
+    keys=(2, 2, 1),
+    access="RO",
+    since="4.0.0",
     summary="Estimates the memory a key takes.",
-)  # fmt: skip
+)
 def memory_usage(call: ServerCall, argv: list[bytes]) -> Reply:
     """MEMORY USAGE key [SAMPLES count]"""
     rest, samples = argv[3:], 5
@@ -120,13 +127,42 @@ def memory_stats(call: ServerCall, argv: list[bytes]) -> Reply:
     used, peak = memory.used, memory.peak
     keys = sum(len(db.values) for db in call.hub.keyspace)
     dataset = used - STARTUP
-    return Pairs([
-        b"peak.allocated", peak, b"total.allocated", used, b"startup.allocated", STARTUP, b"replication.backlog", 0,
-        b"clients.slaves", 0, b"clients.normal", 0, b"cluster.links", 0, b"aof.buffer", 0,
-        b"lua.caches", call.hub.runner.memory, b"functions.caches", 0, b"overhead.total", STARTUP,
-        b"keys.count", keys, b"keys.bytes-per-key", dataset // keys if keys else 0, b"dataset.bytes", dataset,
-        b"dataset.percentage", 100.0 if dataset else 0.0, b"peak.percentage", 100 * used / peak if peak else 0.0,
-    ])  # fmt: skip
+    return Pairs(
+        [
+            b"peak.allocated",
+            peak,
+            b"total.allocated",
+            used,
+            b"startup.allocated",
+            STARTUP,
+            b"replication.backlog",
+            0,
+            b"clients.slaves",
+            0,
+            b"clients.normal",
+            0,
+            b"cluster.links",
+            0,
+            b"aof.buffer",
+            0,
+            b"lua.caches",
+            call.hub.runner.memory,
+            b"functions.caches",
+            0,
+            b"overhead.total",
+            STARTUP,
+            b"keys.count",
+            keys,
+            b"keys.bytes-per-key",
+            dataset // keys if keys else 0,
+            b"dataset.bytes",
+            dataset,
+            b"dataset.percentage",
+            100.0 if dataset else 0.0,
+            b"peak.percentage",
+            100 * used / peak if peak else 0.0,
+        ]
+    )
 
 
 @COMMANDS.serves("memory|malloc-stats", 2, since="4.0.0", summary="Returns the allocator's statistics.")
@@ -173,7 +209,7 @@ def debug(call: ServerCall, argv: list[bytes]) -> Reply:
             return debug_loadaof(call, argv)
         case b"RELOAD", _:
             return debug_reload(call, argv)
-        case (b"JMAP" | b"QUICKLIST-PACKED-THRESHOLD" | b"PAUSE-CRON"), 3:
+        case ((b"JMAP" | b"QUICKLIST-PACKED-THRESHOLD" | b"PAUSE-CRON"), 3):
             return OK
     raise bad_subcommand_use("debug", argv[1])
 
@@ -223,14 +259,33 @@ def _without_cluster(name: str, arity: int, flags: str, group: str | None = None
 _CLUSTER_FLAGS: Final = dict.fromkeys(
     ("meet", "failover", "addslots", "delslots", "setslot"), "admin stale no_async_loading"
 ) | {
-    "reset": "admin noscript stale", "countkeysinslot": "stale", "getkeysinslot": "stale",
-    "replicas": "admin loading stale", "slaves": "admin loading stale",
-}  # fmt: skip
+    "reset": "admin noscript stale",
+    "countkeysinslot": "stale",
+    "getkeysinslot": "stale",
+    "replicas": "admin loading stale",
+    "slaves": "admin loading stale",
+}
 for _name, _arity in (
-    ("info", 2), ("nodes", 2), ("slots", 2), ("shards", 2), ("myid", 2), ("myshardid", 2), ("links", 2),
-    ("keyslot", 3), ("countkeysinslot", 3), ("getkeysinslot", 4), ("meet", -4), ("reset", -2), ("help", 2),
-    ("replicas", 3), ("slaves", 3), ("failover", -2), ("addslots", -3), ("delslots", -3), ("setslot", -4),
-):  # fmt: skip
+    ("info", 2),
+    ("nodes", 2),
+    ("slots", 2),
+    ("shards", 2),
+    ("myid", 2),
+    ("myshardid", 2),
+    ("links", 2),
+    ("keyslot", 3),
+    ("countkeysinslot", 3),
+    ("getkeysinslot", 4),
+    ("meet", -4),
+    ("reset", -2),
+    ("help", 2),
+    ("replicas", 3),
+    ("slaves", 3),
+    ("failover", -2),
+    ("addslots", -3),
+    ("delslots", -3),
+    ("setslot", -4),
+):
     _without_cluster(f"cluster|{_name}", _arity, _CLUSTER_FLAGS.get(_name, "loading stale"))
 _without_cluster("readonly", 1, _FAST, "connection")
 _without_cluster("readwrite", 1, _FAST, "connection")

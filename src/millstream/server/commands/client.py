@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from millstream.engine.args import I64_MAX, as_integer, integer
 from millstream.engine.faults import (
     BLOCK_NEGATIVE,
     BLOCK_NOT_INTEGER,
@@ -15,13 +14,14 @@ from millstream.engine.faults import (
     fault,
 )
 from millstream.engine.outcome import OK, Reply, Verbatim
+from millstream.engine.text.args import I64_MAX, as_integer, integer
 from millstream.errors import CommandError
-from millstream.server.call import ServerCall, ServerRegistry
 from millstream.server.commands.common import ReplyMode, add_help, bad_name, is_plain
-from millstream.server.several import NOTHING
+from millstream.server.core.call import ServerCall, ServerRegistry
+from millstream.server.protocol.sequence import NOTHING
 
 if TYPE_CHECKING:
-    from millstream.server.session import Session
+    from millstream.server.core.session import Session
 
 COMMANDS = ServerRegistry("connection")
 COMMANDS.contains("client", since="2.4.0", summary="A container for client connection commands.")
@@ -36,18 +36,47 @@ Test = Callable[["Session"], bool]
 def describe(session: Session, now_ms: int) -> bytes:
     """A connection as a line of CLIENT LIST, without the line end."""
     fields = {
-        "id": session.id, "addr": _text(session.address), "laddr": _text(session.local_address), "fd": -1,
-        "name": _text(session.name), "age": max(0, now_ms - session.created_ms) // 1000,
-        "idle": max(0, now_ms - session.last_ms) // 1000, "flags": _flags(session), "db": session.db,
-        "sub": len(session.channels), "psub": len(session.patterns), "ssub": len(session.shards),
-        "multi": -1 if session.queue is None else len(session.queue), "watch": len(session.watched),
-        "qbuf": 0, "qbuf-free": 0, "argv-mem": 0, "multi-mem": 0, "rbs": 0, "rbp": 0, "obl": 0, "oll": 0,
-        "omem": 0, "omem-shared": 0, "omem-unshared": 0, "tot-mem": 0, "events": "r",
-        "cmd": session.last_command, "user": _text(session.user), "redir": _redirect(session), "resp": session.protocol,
-        "lib-name": _text(session.lib_name), "lib-ver": _text(session.lib_version), "io-thread": 0,
-        "tot-net-in": session.bytes_in, "tot-net-out": session.bytes_out, "tot-cmds": session.commands,
-        "read-events": 0, "avg-pipeline-len-sum": 0, "avg-pipeline-len-cnt": 0,
-    }  # fmt: skip
+        "id": session.id,
+        "addr": _text(session.address),
+        "laddr": _text(session.local_address),
+        "fd": -1,
+        "name": _text(session.name),
+        "age": max(0, now_ms - session.created_ms) // 1000,
+        "idle": max(0, now_ms - session.last_ms) // 1000,
+        "flags": _flags(session),
+        "db": session.db,
+        "sub": len(session.channels),
+        "psub": len(session.patterns),
+        "ssub": len(session.shards),
+        "multi": -1 if session.queue is None else len(session.queue),
+        "watch": len(session.watched),
+        "qbuf": 0,
+        "qbuf-free": 0,
+        "argv-mem": 0,
+        "multi-mem": 0,
+        "rbs": 0,
+        "rbp": 0,
+        "obl": 0,
+        "oll": 0,
+        "omem": 0,
+        "omem-shared": 0,
+        "omem-unshared": 0,
+        "tot-mem": 0,
+        "events": "r",
+        "cmd": session.last_command,
+        "user": _text(session.user),
+        "redir": _redirect(session),
+        "resp": session.protocol,
+        "lib-name": _text(session.lib_name),
+        "lib-ver": _text(session.lib_version),
+        "io-thread": 0,
+        "tot-net-in": session.bytes_in,
+        "tot-net-out": session.bytes_out,
+        "tot-cmds": session.commands,
+        "read-events": 0,
+        "avg-pipeline-len-sum": 0,
+        "avg-pipeline-len-cnt": 0,
+    }
     return " ".join(f"{name}={value}" for name, value in fields.items()).encode("latin-1")
 
 
@@ -59,11 +88,17 @@ def _flags(session: Session) -> str:
     letters = ""
     tracked = session.hub.tracking.of(session)
     for letter, applies in (
-        ("O", session in session.hub.monitors), ("P", session.subscriptions or session.shards),
-        ("x", session.queue is not None), ("b", session.waiter is not None), ("t", tracked is not None),
-        ("R", tracked is not None and tracked.is_broken), ("B", tracked is not None and tracked.bcast),
-        ("d", session.watch_failed), ("e", session.is_spared), ("T", session.leaves_untouched),
-    ):  # fmt: skip
+        ("O", session in session.hub.monitors),
+        ("P", session.subscriptions or session.shards),
+        ("x", session.queue is not None),
+        ("b", session.waiter is not None),
+        ("t", tracked is not None),
+        ("R", tracked is not None and tracked.is_broken),
+        ("B", tracked is not None and tracked.bcast),
+        ("d", session.watch_failed),
+        ("e", session.is_spared),
+        ("T", session.leaves_untouched),
+    ):
         letters += letter if applies else ""
     return letters or "N"
 

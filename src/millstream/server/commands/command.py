@@ -5,28 +5,67 @@ from __future__ import annotations
 from typing import Final
 
 from millstream.engine.faults import SYNTAX, fault
-from millstream.engine.glob import compiled
 from millstream.engine.outcome import Members, Pairs, Reply, Simple
 from millstream.engine.table import Command
-from millstream.server.call import ServerCall, ServerRegistry
+from millstream.engine.text.glob import compiled
 from millstream.server.commands.common import add_help
 from millstream.server.commands.hints import KEY_NOTES, TIPS
+from millstream.server.core.call import ServerCall, ServerRegistry
 
 COMMANDS = ServerRegistry("server")
 _FLAGS = "loading stale"
 
 # The orders in which Redis lists flags and categories.
 _FLAG_ORDER: Final = (
-    "write", "readonly", "denyoom", "module", "admin", "pubsub", "noscript", "blocking", "loading", "stale",
-    "skip_monitor", "skip_slowlog", "asking", "fast", "no_auth", "may_replicate", "sentinel", "only_sentinel",
-    "no_mandatory_keys", "protected", "no_async_loading", "no_multi", "allow_busy", "movablekeys",
+    "write",
+    "readonly",
+    "denyoom",
+    "module",
+    "admin",
+    "pubsub",
+    "noscript",
+    "blocking",
+    "loading",
+    "stale",
+    "skip_monitor",
+    "skip_slowlog",
+    "asking",
+    "fast",
+    "no_auth",
+    "may_replicate",
+    "sentinel",
+    "only_sentinel",
+    "no_mandatory_keys",
+    "protected",
+    "no_async_loading",
+    "no_multi",
+    "allow_busy",
+    "movablekeys",
     "script_runner",
-)  # fmt: skip
+)
 _CATEGORY_ORDER: Final = (
-    "@keyspace", "@read", "@write", "@set", "@sortedset", "@list", "@hash", "@string", "@bitmap", "@hyperloglog",
-    "@geo", "@stream", "@pubsub", "@admin", "@fast", "@slow", "@blocking", "@dangerous", "@connection",
-    "@transaction", "@scripting",
-)  # fmt: skip
+    "@keyspace",
+    "@read",
+    "@write",
+    "@set",
+    "@sortedset",
+    "@list",
+    "@hash",
+    "@string",
+    "@bitmap",
+    "@hyperloglog",
+    "@geo",
+    "@stream",
+    "@pubsub",
+    "@admin",
+    "@fast",
+    "@slow",
+    "@blocking",
+    "@dangerous",
+    "@connection",
+    "@transaction",
+    "@scripting",
+)
 
 _table: dict[bytes, Command] = {}
 
@@ -103,17 +142,13 @@ def _typed(kind: bytes, **fields: Reply) -> Reply:
     return Pairs([b"type", kind, b"spec", spec])
 
 
-@COMMANDS.serves(
-    "command", -1, _FLAGS, group="connection", since="2.8.13", summary="Returns details of all commands."
-)
+@COMMANDS.serves("command", -1, _FLAGS, group="connection", since="2.8.13", summary="Returns details of all commands.")
 def all_(call: ServerCall, argv: list[bytes]) -> Reply:
     """COMMAND"""
     return [describe(row) for row in _table.values()]
 
 
-@COMMANDS.serves(
-    "command|count", 2, _FLAGS, group="connection", since="2.8.13", summary="Returns a count of commands."
-)
+@COMMANDS.serves("command|count", 2, _FLAGS, group="connection", since="2.8.13", summary="Returns a count of commands.")
 def count(call: ServerCall, argv: list[bytes]) -> Reply:
     """COMMAND COUNT"""
     return len(_table)
@@ -142,10 +177,18 @@ def docs(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 def _documentation(row: Command) -> Reply:
-    text = Pairs([
-        b"summary", row.summary.encode(), b"since", row.since.encode(), b"group", row.group.replace("_", "-").encode(),
-        b"syntax", row.syntax.encode(),
-    ])  # fmt: skip
+    text = Pairs(
+        [
+            b"summary",
+            row.summary.encode(),
+            b"since",
+            row.since.encode(),
+            b"group",
+            row.group.replace("_", "-").encode(),
+            b"syntax",
+            row.syntax.encode(),
+        ]
+    )
     if row.subcommands:
         below = Pairs()
         for sub in row.subcommands.values():
@@ -203,9 +246,13 @@ def getkeys(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 @COMMANDS.serves(
-    "command|getkeysandflags", -3, _FLAGS, group="connection", since="7.0.0",
+    "command|getkeysandflags",
+    -3,
+    _FLAGS,
+    group="connection",
+    since="7.0.0",
     summary="Extracts the keys of a call and what is done to them.",
-)  # fmt: skip
+)
 def getkeysandflags(call: ServerCall, argv: list[bytes]) -> Reply:
     """COMMAND GETKEYSANDFLAGS command [arg [arg ...]]"""
     words = argv[2:]

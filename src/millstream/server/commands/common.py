@@ -6,7 +6,7 @@ from enum import Enum
 
 from millstream.engine.outcome import Reply, Simple
 from millstream.errors import CommandError
-from millstream.server.call import ServerCall, ServerRegistry
+from millstream.server.core.call import ServerCall, ServerRegistry
 
 
 class ReplyMode(Enum):
@@ -21,9 +21,7 @@ class ReplyMode(Enum):
 def add_help(registry: ServerRegistry, container: str, *, since: str = "5.0.0", group: str | None = None) -> None:
     """Register `container HELP`, which lists the other subcommands by their syntax and summary."""
 
-    @registry.serves(
-        f"{container}|help", 2, "loading stale", since=since, group=group, summary="Print this help."
-    )
+    @registry.serves(f"{container}|help", 2, "loading stale", since=since, group=group, summary="Print this help.")
     def show_help(call: ServerCall, argv: list[bytes]) -> Reply:
         """HELP"""
         title = f"{container.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"

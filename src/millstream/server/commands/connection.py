@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from millstream.engine.args import as_integer, integer
 from millstream.engine.faults import BAD_DB_INDEX, SYNTAX, fault, wrong_arity
 from millstream.engine.outcome import OK, Pairs, Reply, Simple
-from millstream.server.auth import DEFAULT_USER
-from millstream.server.call import ServerCall, ServerRegistry
+from millstream.engine.text.args import as_integer, integer
+from millstream.server.access.auth import DEFAULT_USER
 from millstream.server.commands.common import bad_name, is_plain
+from millstream.server.core.call import ServerCall, ServerRegistry
 from millstream.server.version import REDIS_VERSION
 
 COMMANDS = ServerRegistry("connection")
@@ -51,10 +51,24 @@ def hello(call: ServerCall, argv: list[bytes]) -> Reply:
     if name is not None:
         session.name = name
     session.protocol = protocol
-    return Pairs([
-        b"server", b"redis", b"version", REDIS_VERSION, b"proto", protocol, b"id", session.id,
-        b"mode", b"standalone", b"role", b"master", b"modules", [],
-    ])  # fmt: skip
+    return Pairs(
+        [
+            b"server",
+            b"redis",
+            b"version",
+            REDIS_VERSION,
+            b"proto",
+            protocol,
+            b"id",
+            session.id,
+            b"mode",
+            b"standalone",
+            b"role",
+            b"master",
+            b"modules",
+            [],
+        ]
+    )
 
 
 def _hello_options(words: list[bytes]) -> tuple[tuple[bytes, bytes] | None, bytes | None]:

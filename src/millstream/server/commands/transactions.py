@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.engine.faults import fault
 from millstream.engine.outcome import NIL_ARRAY, OK, Reply
-from millstream.server.call import ServerCall, ServerRegistry
+from millstream.server.core.call import ServerCall, ServerRegistry
 
 COMMANDS = ServerRegistry("transactions")
 
@@ -49,9 +49,14 @@ def discard(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 @COMMANDS.serves(
-    "watch", -2, _FAST, keys=(1, -1, 1), access="RO", since="2.2.0",
+    "watch",
+    -2,
+    _FAST,
+    keys=(1, -1, 1),
+    access="RO",
+    since="2.2.0",
     summary="Makes a transaction depend on keys not changing.",
-)  # fmt: skip
+)
 def watch(call: ServerCall, argv: list[bytes]) -> Reply:
     """WATCH key [key ...]"""
     session = call.session

@@ -69,17 +69,34 @@ class _Walk:
         code = [
             _abx(_CLOSURE, 0, 0),
             *(_abc(_GETUPVAL, 0, number, 0) for number in range(upvalues)),
-            _abx(_GETGLOBAL, 1, 0), _abx(_LOADK, 2, 1), _abc(_VARARG, 3, 0, 0),
-            _abc(_CALL, 1, 0, 0), _abc(_CALL, 0, 0, 0), _abc(_RETURN, 0, 0, 0), _abc(_RETURN, 0, 1, 0),
-        ]  # fmt: skip
+            _abx(_GETGLOBAL, 1, 0),
+            _abx(_LOADK, 2, 1),
+            _abc(_VARARG, 3, 0, 0),
+            _abc(_CALL, 1, 0, 0),
+            _abc(_CALL, 0, 0, 0),
+            _abc(_RETURN, 0, 0, 0),
+            _abc(_RETURN, 0, 1, 0),
+        ]
         name = _STRING + self._word.pack(len(PAD) + 1) + PAD + b"\0"
         number = _NUMBER + struct.pack(_ORDER + "d", parameters)
-        return b"".join([
-            self._word.pack(0), lines, bytes([upvalues, 0, _IS_VARARG, 5]),
-            _int(len(code)), struct.pack(f"{_ORDER}{len(code)}I", *code),
-            _int(2), name, number, _int(1), inner,
-            _int(len(code)), lines[:4] * len(code), _int(0), _int(0),
-        ])  # fmt: skip
+        return b"".join(
+            [
+                self._word.pack(0),
+                lines,
+                bytes([upvalues, 0, _IS_VARARG, 5]),
+                _int(len(code)),
+                struct.pack(f"{_ORDER}{len(code)}I", *code),
+                _int(2),
+                name,
+                number,
+                _int(1),
+                inner,
+                _int(len(code)),
+                lines[:4] * len(code),
+                _int(0),
+                _int(0),
+            ]
+        )
 
     def _code(self) -> bytes:
         size = self._count()

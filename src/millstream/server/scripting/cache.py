@@ -13,8 +13,8 @@ from typing import Final
 from millstream.engine.faults import fault
 from millstream.engine.outcome import Reply
 from millstream.errors import CommandError, ScriptError
-from millstream.server.call import ServerCall
-from millstream.server.resp import split_words
+from millstream.server.core.call import ServerCall
+from millstream.server.protocol.resp import split_words
 from millstream.server.scripting.runner import NO_LUA, Runner
 from millstream.server.scripting.templates import Program, recognise
 
@@ -23,7 +23,7 @@ _MAX_PASSING: Final = 500  # scripts of EVAL that are kept
 
 
 @dataclass(slots=True)
-class Script:
+class CachedScript:
     """A script that can be run."""
 
     sha: bytes
@@ -37,7 +37,7 @@ class Scripts:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._by_sha: dict[bytes, Script] = {}
+        self._by_sha: dict[bytes, CachedScript] = {}
         self._passing: dict[bytes, None] = {}  # those of EVAL, the one used last at the end
 
     def __contains__(self, sha: bytes) -> bool:
@@ -46,7 +46,7 @@ class Scripts:
     def __len__(self) -> int:
         return len(self._by_sha)
 
-    def load(self, body: bytes, *, is_loaded: bool) -> Script:
+    def load(self, body: bytes, *, is_loaded: bool) -> CachedScript:
         """Keep a script; raises what is wrong with it."""
         sha = sha1(body, usedforsecurity=False).hexdigest().encode()
         script = self._by_sha.get(sha)
@@ -59,9 +59,9 @@ class Scripts:
             self._passing.pop(sha, None)
         return script
 
-    def _compiled(self, sha: bytes, body: bytes) -> Script:
+    def _compiled(self, sha: bytes, body: bytes) -> CachedScript:
         if not self._runner.is_available:
-            return Script(sha, None, False, recognise(body))
+            return CachedScript(sha, None, False, recognise(body))
         flags, text = parted(body)
         try:
             problem = self._runner.interpreter.compile(sha, text)
@@ -69,7 +69,7 @@ class Scripts:
             raise fault(error.text) from error
         if problem is not None:
             raise fault(b"ERR Error compiling script (new function): " + problem)
-        return Script(sha, flags, False)
+        return CachedScript(sha, flags, False)
 
     def _forget_some(self) -> None:
         while len(self._passing) > _MAX_PASSING:
@@ -86,7 +86,7 @@ class Scripts:
         for sha in list(self._by_sha):
             self._forget(sha)
 
-    def find(self, sha: bytes) -> Script | None:
+    def find(self, sha: bytes) -> CachedScript | None:
         """A script by its hash, in capitals or not."""
         return self._by_sha.get(sha.lower())
 
@@ -101,7 +101,13 @@ class Scripts:
             return frozenset()
 
     def run(
-        self, call: ServerCall, script: Script, keys: list[bytes], words: list[bytes], *, is_read_only: bool = False
+        self,
+        call: ServerCall,
+        script: CachedScript,
+        keys: list[bytes],
+        words: list[bytes],
+        *,
+        is_read_only: bool = False,
     ) -> Reply:
         """Run a script; raises the error that it ends with."""
         if script.sha in self._passing:
@@ -110,12 +116,15 @@ class Scripts:
             return _run_recognised(call, script, keys, words)
         protocol = call.protocol
         return self._runner.run(
-            call, script.sha, lambda lua: lua.run(script.sha, keys, words, protocol), flags=script.flags,
+            call,
+            script.sha,
+            lambda lua: lua.run(script.sha, keys, words, protocol),
+            flags=script.flags,
             is_read_only=is_read_only,
-        )  # fmt: skip
+        )
 
 
-def _run_recognised(call: ServerCall, script: Script, keys: list[bytes], words: list[bytes]) -> Reply:
+def _run_recognised(call: ServerCall, script: CachedScript, keys: list[bytes], words: list[bytes]) -> Reply:
     if script.program is None:
         raise fault(NO_LUA)
     call.may_block = False

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from millstream.engine.args import as_integer, integer
 from millstream.engine.faults import bad_subcommand_use, fault
 from millstream.engine.outcome import OK, Pairs, Reply
-from millstream.server.call import ServerCall, ServerRegistry
+from millstream.engine.text.args import as_integer, integer
 from millstream.server.commands.common import add_help
-from millstream.server.scripting.cache import Script
+from millstream.server.core.call import ServerCall, ServerRegistry
+from millstream.server.scripting.cache import CachedScript
 
 COMMANDS = ServerRegistry("scripting")
 COMMANDS.contains("script", since="2.6.0", summary="A container for Lua scripts management commands.")
@@ -50,7 +50,7 @@ def _show(call: ServerCall, argv: list[bytes]) -> None:
 # Scripts
 
 
-def _run(call: ServerCall, script: Script | None, argv: list[bytes], *, is_read_only: bool) -> Reply:
+def _run(call: ServerCall, script: CachedScript | None, argv: list[bytes], *, is_read_only: bool) -> Reply:
     """Run a script; None is the one that is the second word."""
     count = _check_count(argv, integer(argv[2]))
     scripts = call.hub.scripts
@@ -68,7 +68,12 @@ def _run_loaded(call: ServerCall, argv: list[bytes], *, is_read_only: bool) -> R
 
 
 @COMMANDS.serves(
-    "eval", -3, _RUNS, find_keys=_keys_after_count, access="RW access update", since="2.6.0",
+    "eval",
+    -3,
+    _RUNS,
+    find_keys=_keys_after_count,
+    access="RW access update",
+    since="2.6.0",
     summary="Executes a server-side Lua script.",
 )
 def eval_(call: ServerCall, argv: list[bytes]) -> Reply:
@@ -78,7 +83,12 @@ def eval_(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 @COMMANDS.serves(
-    "eval_ro", -3, _READS, find_keys=_keys_after_count, access="RO access", since="7.0.0",
+    "eval_ro",
+    -3,
+    _READS,
+    find_keys=_keys_after_count,
+    access="RO access",
+    since="7.0.0",
     summary="Executes a read-only server-side Lua script.",
 )
 def eval_ro(call: ServerCall, argv: list[bytes]) -> Reply:
@@ -88,18 +98,28 @@ def eval_ro(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 @COMMANDS.serves(
-    "evalsha", -3, _RUNS, find_keys=_keys_after_count, access="RW access update", since="2.6.0",
+    "evalsha",
+    -3,
+    _RUNS,
+    find_keys=_keys_after_count,
+    access="RW access update",
+    since="2.6.0",
     summary="Executes a server-side Lua script by SHA1 digest.",
-)  # fmt: skip
+)
 def evalsha(call: ServerCall, argv: list[bytes]) -> Reply:
     """EVALSHA sha1 numkeys [key [key ...]] [arg [arg ...]]"""
     return _run_loaded(call, argv, is_read_only=False)
 
 
 @COMMANDS.serves(
-    "evalsha_ro", -3, _READS, find_keys=_keys_after_count, access="RO access", since="7.0.0",
+    "evalsha_ro",
+    -3,
+    _READS,
+    find_keys=_keys_after_count,
+    access="RO access",
+    since="7.0.0",
     summary="Executes a read-only server-side Lua script by SHA1 digest.",
-)  # fmt: skip
+)
 def evalsha_ro(call: ServerCall, argv: list[bytes]) -> Reply:
     """EVALSHA_RO sha1 numkeys [key [key ...]] [arg [arg ...]]"""
     return _run_loaded(call, argv, is_read_only=True)
@@ -163,7 +183,12 @@ def _call(call: ServerCall, argv: list[bytes], *, is_read_only: bool) -> Reply:
 
 
 @COMMANDS.serves(
-    "fcall", -3, _RUNS, find_keys=_keys_after_count, access="RW access update", since="7.0.0",
+    "fcall",
+    -3,
+    _RUNS,
+    find_keys=_keys_after_count,
+    access="RW access update",
+    since="7.0.0",
     summary="Invokes a function.",
 )
 def fcall(call: ServerCall, argv: list[bytes]) -> Reply:
@@ -172,7 +197,12 @@ def fcall(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 @COMMANDS.serves(
-    "fcall_ro", -3, _READS, find_keys=_keys_after_count, access="RO access", since="7.0.0",
+    "fcall_ro",
+    -3,
+    _READS,
+    find_keys=_keys_after_count,
+    access="RO access",
+    since="7.0.0",
     summary="Invokes a read-only function.",
 )
 def fcall_ro(call: ServerCall, argv: list[bytes]) -> Reply:
@@ -186,9 +216,7 @@ def _changed(call: ServerCall, argv: list[bytes]) -> None:
     call.dirty += 1
 
 
-@COMMANDS.serves(
-    "function|load", -3, "write denyoom noscript", since="7.0.0", summary="Creates a library."
-)
+@COMMANDS.serves("function|load", -3, "write denyoom noscript", since="7.0.0", summary="Creates a library.")
 def load_library(call: ServerCall, argv: list[bytes]) -> Reply:
     """FUNCTION LOAD [REPLACE] function-code"""
     for option in argv[2:-1]:

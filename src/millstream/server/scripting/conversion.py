@@ -1,14 +1,14 @@
 """Replies of commands as Lua values, and numbers as the words of a command, both as Redis makes them.
 
-    reply            RESP2                      after redis.setresp(3)
-    int, bytes       number, string             the same
-    Simple, error    {ok = …}, {err = …}        the same
-    null             false                      nil
-    list             table                      table
-    Pairs            table, flat                {map = {key = value}}
-    Members          table                      {set = {member = true}}
-    float            string                     {double = number}
-    Verbatim         string                     {verbatim_string = {string = …, format = …}}
+reply            RESP2                      after redis.setresp(3)
+int, bytes       number, string             the same
+Simple, error    {ok = …}, {err = …}        the same
+null             false                      nil
+list             table                      table
+Pairs            table, flat                {map = {key = value}}
+Members          table                      {set = {member = true}}
+float            string                     {double = number}
+Verbatim         string                     {verbatim_string = {string = …, format = …}}
 """
 
 from __future__ import annotations
@@ -19,19 +19,8 @@ from typing import Any, Final
 
 import hiredis
 
-from millstream.engine.floats import double_text
-from millstream.engine.outcome import (
-    ByKey,
-    Encoded,
-    Members,
-    NilArray,
-    Pairs,
-    Push,
-    Reply,
-    Scored,
-    Simple,
-    Verbatim,
-)
+from millstream.engine.outcome import ByKey, Encoded, Members, NilArray, Pairs, Push, Reply, Scored, Simple, Verbatim
+from millstream.engine.text.floats import double_text
 from millstream.errors import CommandError
 
 MakeTable = Callable[[Any], Any]  # a Lua table of a list or a dict

@@ -16,15 +16,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from millstream.engine.faults import fault
-from millstream.engine.glob import compiled
 from millstream.engine.outcome import Members, Pairs, Reply, Simple
+from millstream.engine.text.glob import compiled
 from millstream.errors import BadFormat, CommandError, PersistenceError, ScriptError
-from millstream.persistence.crc64 import crc64
-from millstream.persistence.rdb_codec import Reader, string_bytes
-from millstream.persistence.rdb_file import Op
-from millstream.persistence.rdb_options import FOREIGN_VERSIONS, VERSION
-from millstream.server.call import ServerCall
-from millstream.server.resp import split_words
+from millstream.persistence.rdb.codec import Reader, string_bytes
+from millstream.persistence.rdb.crc64 import crc64
+from millstream.persistence.rdb.file import Op
+from millstream.persistence.rdb.versions import FOREIGN_VERSIONS, VERSION
+from millstream.server.core.call import ServerCall
+from millstream.server.protocol.resp import split_words
 from millstream.server.scripting.cache import FLAGS
 from millstream.server.scripting.runner import Runner
 
@@ -175,9 +175,13 @@ class Libraries:
         library, name = self._found(argv[1])
         flags, protocol = library.functions[name].flags, call.protocol
         return self._runner.run(
-            call, name, lambda lua: lua.call(library.number, name, keys, words, protocol), flags=flags,
-            is_read_only=is_read_only, command=argv,
-        )  # fmt: skip
+            call,
+            name,
+            lambda lua: lua.call(library.number, name, keys, words, protocol),
+            flags=flags,
+            is_read_only=is_read_only,
+            command=argv,
+        )
 
     def flags_of(self, function: bytes) -> frozenset[str]:
         """What a function declares; nothing if there is none."""

@@ -24,8 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from millstream.engine.floats import double_text
 from millstream.engine.outcome import Encoded, Reply, Simple
+from millstream.engine.text.floats import double_text
 from millstream.errors import CommandError, ScriptError
 from millstream.server.scripting.bytecode import linked
 from millstream.server.scripting.conversion import argument_text, to_lua, unpacked
@@ -36,15 +36,25 @@ logger = logging.getLogger(__name__)
 MEMORY_LIMIT: Final = 256 << 20  # bytes that scripts may hold at once
 _FOLDER: Final = Path(__file__).parent / "lua_files"
 _FILES: Final = (
-    "core", "base", "numbers", "bit", "cjson", "cmsgpack", "struct", "compile", "interface", "replies", "programs",
-)  # fmt: skip
+    "core",
+    "base",
+    "numbers",
+    "bit",
+    "cjson",
+    "cmsgpack",
+    "struct",
+    "compile",
+    "interface",
+    "replies",
+    "programs",
+)
 _OURS: Final = b"=[millstream]"
 _VALUE, _STATUS, _ERROR, _ENCODED = range(4)  # kinds of replies, as in replies.lua
 _programs: dict[str, bytes] = {}  # compiled files, for the next interpreter
 _LEVELS: Final = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
 
 
-class Host(Protocol):
+class ScriptHost(Protocol):
     """What a running script needs of the server."""
 
     def perform(self, argv: list[bytes], version: int) -> Reply:
@@ -69,16 +79,21 @@ def is_available() -> bool:
 class Interpreter:
     """One Lua with one sandbox. Not for several threads at once: the hub's lock is around it."""
 
-    def __init__(self, host: Host, memory_limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, host: ScriptHost, memory_limit: int = MEMORY_LIMIT) -> None:
         self._lupa: Any = import_module("lupa.lua51")
         self._host = host
         self._limit = memory_limit
         self._version = 2  # of the protocol in which the script gets replies
         self._problem: bytes | None = None  # the error of the last command
         self._lua: Any = self._lupa.LuaRuntime(
-            encoding=None, register_eval=False, register_builtins=False, unpack_returned_tuples=False,
-            attribute_handlers=(_deny, _deny), overflow_handler=None, max_memory=0,
-        )  # fmt: skip
+            encoding=None,
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=False,
+            attribute_handlers=(_deny, _deny),
+            overflow_handler=None,
+            max_memory=0,
+        )
         self._set_limit: Callable[[int], None] = self._lua.set_max_memory
         self._table: Callable[[Any], Any] = self._lua.table_from
         self._api: dict[str, Callable[..., Any]] = {}
@@ -89,10 +104,13 @@ class Interpreter:
         """Run the files that make the sandbox; the last one gives the functions that are called from here."""
         dump = self._lua.eval("function(text, name) return string.dump(assert(loadstring(text, name))) end")
         major, minor, patch = map(int, REDIS_VERSION.split(b"."))
-        box = self._table({
-            b"functions": self._table(self._functions()),
-            b"redis_version": REDIS_VERSION, b"redis_version_number": major << 16 | minor << 8 | patch,
-        })  # fmt: skip
+        box = self._table(
+            {
+                b"functions": self._table(self._functions()),
+                b"redis_version": REDIS_VERSION,
+                b"redis_version_number": major << 16 | minor << 8 | patch,
+            }
+        )
         for name in _FILES:
             if name not in _programs:
                 _programs[name] = linked(dump((_FOLDER / f"{name}.lua").read_bytes(), _OURS))
@@ -103,11 +121,21 @@ class Interpreter:
     def _functions(self) -> dict[bytes, Callable[..., Any]]:
         """What Lua may call. Each lifts the limit first: whatever it returns or raises is allocated without one."""
         return {
-            b"allowed": self._allowed, b"double_text": self._double_text, b"failure": self._failure,
-            b"guard": self._guard, b"lift": self._lift, b"log": self._log, b"number_text": self._number_text,
-            b"perform": self._perform, b"perform_packed": self._perform_packed, b"register": self._register,
-            b"relink": self._relink, b"set_version": self._set_version, b"sha1": self._sha1, b"tick": self._tick,
-        }  # fmt: skip
+            b"allowed": self._allowed,
+            b"double_text": self._double_text,
+            b"failure": self._failure,
+            b"guard": self._guard,
+            b"lift": self._lift,
+            b"log": self._log,
+            b"number_text": self._number_text,
+            b"perform": self._perform,
+            b"perform_packed": self._perform_packed,
+            b"register": self._register,
+            b"relink": self._relink,
+            b"set_version": self._set_version,
+            b"sha1": self._sha1,
+            b"tick": self._tick,
+        }
 
     # What the server calls
 

@@ -20,12 +20,12 @@ from millstream.engine.faults import fault
 from millstream.engine.outcome import Pairs, Reply, Wait
 from millstream.engine.table import Command
 from millstream.errors import CommandError, ScriptError
-from millstream.server.call import ServerCall
+from millstream.server.core.call import ServerCall
 from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter, is_available
 
 if TYPE_CHECKING:
-    from millstream.server.hub import Hub
-    from millstream.server.session import Session
+    from millstream.server.core.hub import Hub
+    from millstream.server.core.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Runner:
         session = self._session
         if session is None:
             from millstream.server.commands import lookup  # whose table holds EVAL
-            from millstream.server.session import Session
+            from millstream.server.core.session import Session
 
             session = self._session = Session(self._hub, _nowhere, address=b"lua")
             self._lookup = lookup

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from millstream.engine.args import as_integer
 from millstream.engine.commands import TABLE
 from millstream.engine.faults import NOT_AN_INTEGER, fault
-from millstream.engine.keyspace import Call
+from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.outcome import Reply, Wait
+from millstream.engine.text.args import as_integer
 
-Program: TypeAlias = Callable[[Call, list[bytes], list[bytes]], Reply]  # (call, KEYS, ARGV)
+Program: TypeAlias = Callable[[CommandContext, list[bytes], list[bytes]], Reply]  # (call, KEYS, ARGV)
 
 _TOKEN: Final = re.compile(
     rb"""(?P<skip>\s+|;|--\[\[.*?\]\]|--[^\n]*)
@@ -55,7 +55,7 @@ def _shape(body: bytes) -> bytes:
     return b" ".join(tokens)
 
 
-def _command(call: Call, name: bytes, *words: bytes) -> Reply:
+def _command(call: CommandContext, name: bytes, *words: bytes) -> Reply:
     """redis.call()."""
     row = TABLE[name]
     assert row.run is not None
@@ -64,14 +64,14 @@ def _command(call: Call, name: bytes, *words: bytes) -> Reply:
     return reply
 
 
-def _is_held(call: Call, keys: list[bytes], words: list[bytes]) -> bool:
+def _is_held(call: CommandContext, keys: list[bytes], words: list[bytes]) -> bool:
     """Whether the lock has the caller's token."""
     if not keys:
         raise fault("ERR Lua redis lib command arguments must be strings or integers")
     return bool(words) and _command(call, b"get", keys[0]) == words[0]
 
 
-def _release(call: Call, keys: list[bytes], words: list[bytes]) -> Reply:
+def _release(call: CommandContext, keys: list[bytes], words: list[bytes]) -> Reply:
     """Delete the key if it holds the token."""
     return _command(call, b"del", keys[0]) if _is_held(call, keys, words) else 0
 
@@ -85,13 +85,13 @@ def _word(words: list[bytes], at: int) -> bytes:
 def _expire_with(command: bytes) -> Program:
     """Set the time to live if the key holds the token."""
 
-    def expire(call: Call, keys: list[bytes], words: list[bytes]) -> Reply:
+    def expire(call: CommandContext, keys: list[bytes], words: list[bytes]) -> Reply:
         return _command(call, command, keys[0], _word(words, 1)) if _is_held(call, keys, words) else 0
 
     return expire
 
 
-def _extend(call: Call, keys: list[bytes], words: list[bytes]) -> Reply:
+def _extend(call: CommandContext, keys: list[bytes], words: list[bytes]) -> Reply:
     """Set or lengthen the time to live of a key that has one and holds the token."""
     if not _is_held(call, keys, words):
         return 0
@@ -112,7 +112,9 @@ _GUARD: Final = """
     local token = redis.call('get', KEYS[1])
     if not token or token ~= ARGV[1] then return 0 end
 """
-_EXTENDING: Final = _GUARD + """
+_EXTENDING: Final = (
+    _GUARD
+    + """
     local expiration = redis.call('pttl', KEYS[1])
     if not expiration then expiration = 0 end
     if expiration < 0 then return 0 end
@@ -121,6 +123,7 @@ _EXTENDING: Final = _GUARD + """
     redis.call('pexpire', KEYS[1], newttl)
     return 1
 """
+)
 
 
 def _forms(action: str) -> list[str]:

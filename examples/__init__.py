@@ -1,0 +1,1 @@
+"""Programs as users write them. They are not part of the wheel."""

@@ -1,0 +1,1 @@
+"""The whole promise in one command: `python -m examples.shop`, or `make run`."""

@@ -1,0 +1,1 @@
+"""Commands about our own broker and its files."""

@@ -1,0 +1,1 @@
+"""Commands that move data: publish, import, export, migrate."""

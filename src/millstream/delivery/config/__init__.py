@@ -1,0 +1,1 @@
+"""Settings of workers, where they come from, and their checks."""

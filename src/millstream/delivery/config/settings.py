@@ -1,0 +1,259 @@
+"""Every setting of a worker: its meaning, its default, and the rules that hold between them.
+
+A `Settings` that exists is one that can be used: what breaks a rule is refused when it is made, with the name of
+the field and the rule. All durations are seconds. Settings come from code, from environment variables
+(`MILLSTREAM_LEASE=10`, `MILLSTREAM_BACKOFF_CAP=60`), from a TOML file or from a URL's query; see `reading`.
+
+`RecoveryConfig` holds the names and defaults of the RFC and becomes Settings that share a group with its workers.
+The options of the RFC's library are here under these names: LBSIdleTime min_idle, LBSRecoveryCount startup_batch,
+KspChanSize listener_queue, KspChanTimeout listener_timeout, RetryConfig reconnect and reconnect_tries; OutputChanSize
+is `consume(ahead=)`; ForceConfigOverride is not needed, since flags are added to the server's and never replace them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Literal, Self, get_args
+
+from millstream.delivery import identity
+from millstream.delivery.config import checks, sources
+from millstream.delivery.policy import Backoff, RetryPolicy, Rule
+from millstream.delivery.settlement import Discard
+from millstream.errors import ConfigError
+
+Redeliver = Literal["in_place", "copy"]
+Recovery = Literal["lease", "rfc"]
+Retain = Literal["acked", "all"]
+
+DEAD_LETTER: Final = "{stream}:dlq"
+GROUP_START: Final = re.compile(r"\$|\d+(-\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """When a flood of dead letters pauses reading: more than `share` of at least `least` in the last `window`."""
+
+    share: float = 0.5  # dead letters out of all settled
+    least: int = 20  # settled in the window before it is judged
+    window: float = 60.0  # seconds looked back
+    pause: float = 30.0  # seconds without reading; then one more try
+
+    def __post_init__(self) -> None:
+        for name in ("share", "window", "pause"):
+            checks.number(f"breaker.{name}", getattr(self, name))
+        checks.whole("breaker.least", self.least, 1)
+        checks.holds("breaker.share", self.share, 0 < self.share <= 1, "must be above 0 and at most 1")
+        checks.holds("breaker.window", self.window, self.window > 0, "must be above 0 seconds")
+        checks.holds("breaker.pause", self.pause, self.pause > 0, "must be above 0 seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one worker treats one stream. `heartbeat_s`, `min_idle_s` and `has_lock_keys` have what depends on others."""
+
+    # Leases
+    lease: float = 30.0  # seconds after which a delivery that nobody renewed may be taken over
+    heartbeat: float | None = None  # seconds between renewals; None: lease / 3
+    heartbeat_process: bool = False  # also renew from a child process, for handlers that hold the interpreter
+    lock_keys: bool | None = None  # also write the RFC's `lock:{stream}:<id>`; None: with recovery="rfc" only
+
+    # Failures
+    max_retries: int = 3  # deliveries after the first; then the entry is a dead letter
+    backoff: Backoff = field(default_factory=Backoff)  # how long before each of them
+    dead_letter: str | type[Discard] = DEAD_LETTER  # the stream they go to, {stream} being the stream's name
+    breaker: Breaker | None = field(default_factory=Breaker)  # None: never pause
+
+    # Recovery
+    recovery: Recovery = "lease"  # "rfc": lock keys and scan, to share a group with the RFC's workers
+    redeliver: Redeliver = "in_place"  # "copy": XADD anew, as the RFC does
+    reconcile_every: float = 60.0  # seconds between scans; jitter is added
+    min_idle: float | None = None  # seconds an entry must be idle to be recovered; None: lease
+    batch: int = 50  # entries recovered by one call
+    startup_batch: int = 1000  # the same for the scan before the first read
+    reap_idle: float = 3600.0  # seconds after which a consumer that holds nothing is removed
+    listener: bool | None = None  # hear expired lock keys; None: with recovery="rfc" only
+    listener_queue: int = 500  # events waiting to be looked at; more are dropped and counted
+    listener_timeout: float = 600.0  # seconds an event may wait before it is dropped
+
+    # Reading
+    group_start: str = "0"  # where a new group begins: "0" all there is, "$" what comes, or an id
+    block: float = 5.0  # seconds that a read waits at most
+    reconnect: Backoff = field(default_factory=lambda: Backoff(first=0.1, cap=30.0))  # between tries to read
+    reconnect_tries: int | None = None  # failures in a row before a worker gives up; None: never
+    connect_wait: float | None = None  # seconds that a start waits for a server that is not there; None: for ever
+
+    # Entries
+    field_prefix: str = "_"  # starts the names of fields that we add: _retry_count, _original_id
+    retain: Retain = "acked"  # "acked": an entry goes when all groups are done; "all": it stays
+    dedupe_window: float = 3600.0  # seconds for which a `dedupe=` key is remembered
+
+    # The process
+    shutdown_grace: float = 30.0  # seconds that handlers get to finish; what is left is released
+    consumer: str | None = None  # a name of your choice; see identity
+
+    def __post_init__(self) -> None:
+        for name in _SECONDS:
+            if getattr(self, name) is not None or name not in _MAY_BE_NONE:
+                checks.number(name, getattr(self, name))
+        for name, least in _COUNTS.items():
+            if getattr(self, name) is not None or name not in _MAY_BE_NONE:
+                checks.whole(name, getattr(self, name), least)
+        for name in ("lock_keys", "listener"):
+            if getattr(self, name) is not None:
+                checks.flag(name, getattr(self, name))
+        checks.flag("heartbeat_process", self.heartbeat_process)
+        self._check_times()
+        self._check_words()
+
+    def _check_times(self) -> None:
+        for name in ("lease", "reconcile_every", "reap_idle", "block", "dedupe_window"):
+            checks.holds(name, getattr(self, name), getattr(self, name) > 0, "must be above 0 seconds")
+        beat, idle, grace, patience = self.heartbeat_s, self.min_idle_s, self.shutdown_grace, self.listener_timeout
+        third = self.lease / 3
+        checks.holds("heartbeat", beat, 0 < beat <= third, f"must be above 0 and at most lease / 3 ({third:g})")
+        checks.holds("min_idle", idle, idle >= self.lease, f"must not be below the lease ({self.lease:g})")
+        checks.holds("shutdown_grace", grace, grace >= 0, "must be 0 seconds or more")
+        start = self.connect_wait
+        checks.holds("connect_wait", start, start is None or start >= 0, "must be 0 seconds or more")
+        checks.holds("listener_timeout", patience, patience >= 60, "must be 60 seconds or more")
+
+    def _check_words(self) -> None:
+        for name, allowed in _WORDS.items():
+            value = getattr(self, name)
+            checks.holds(name, value, value in allowed, f"must be one of {', '.join(allowed)}")
+        for name, kind in (("backoff", Backoff), ("reconnect", Backoff), ("breaker", Breaker | None)):
+            value = getattr(self, name)
+            checks.holds(name, value, isinstance(value, kind), f"must be of type {getattr(kind, '__name__', kind)}")
+        if self.recovery == "rfc" and not self.has_lock_keys:
+            raise ConfigError('lock_keys: must be on with recovery="rfc", or every live delivery looks dead to others')
+        if self.dead_letter is not Discard and not (isinstance(self.dead_letter, str) and self.dead_letter):
+            raise ConfigError("dead_letter: must be the name of a stream; to drop what is given up, say Discard")
+        checks.text("field_prefix", self.field_prefix)  # or our fields fall together with the user's
+        checks.text("group_start", self.group_start)
+        is_place = GROUP_START.fullmatch(self.group_start) is not None
+        checks.holds("group_start", self.group_start, is_place, 'must be "0", "$" or an entry id')
+        if self.consumer is not None:
+            checks.text("consumer", self.consumer)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between renewals."""
+        return self.lease / 3 if self.heartbeat is None else self.heartbeat
+
+    @property
+    def min_idle_s(self) -> float:
+        """Seconds an entry must be idle to be recovered."""
+        return self.lease if self.min_idle is None else self.min_idle
+
+    @property
+    def has_lock_keys(self) -> bool:
+        """Whether deliveries are also marked by the RFC's lock keys."""
+        return self.recovery == "rfc" if self.lock_keys is None else self.lock_keys
+
+    @property
+    def has_listener(self) -> bool:
+        """Whether expired lock keys are listened for."""
+        return self.recovery == "rfc" if self.listener is None else self.listener
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether what is given up becomes a dead letter."""
+        return self.dead_letter is not Discard
+
+    @property
+    def dead_letter_name(self) -> str:
+        """The name of the dead-letter stream, {stream} standing for the stream; the usual one where none is written."""
+        return self.dead_letter if isinstance(self.dead_letter, str) else DEAD_LETTER
+
+    def policy(self, on: Mapping[type[BaseException], Rule] | None = None) -> RetryPolicy:
+        """The retry policy that these settings describe, with rules for exception classes."""
+        return RetryPolicy(max_retries=self.max_retries, backoff=self.backoff, on=on or {})
+
+    def consumer_name(self) -> str:
+        """A name for a new life of a worker; each call gives another."""
+        return identity.consumer_name(self.consumer)
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """The names under which a query or TOML file may give settings: `lease`, `backoff.cap`, …"""
+        return sources.names(cls)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ, prefix: str = "MILLSTREAM_") -> Self:
+        """Settings from the environment; variables that are not settings are other people's."""
+        return sources.from_env(cls, environ, prefix)
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Self:
+        """Settings from the query of a URL (`lease=10&backoff.cap=60`); an unknown name is an error."""
+        return sources.from_texts(cls, query)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """Settings from the table `[millstream]` or `[tool.millstream]` of a TOML file, or from one without such."""
+        return sources.from_toml(cls, Path(path))
+
+
+class ClusterMode(StrEnum):
+    """The RFC's names for kinds of servers: accepted, and not needed. The URL says what it is, and a cluster's changes
+    are followed without being told."""
+
+    NONE = "none"
+    OSS = "oss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryConfig:
+    """The RFC's settings by the RFC's names, with its defaults."""
+
+    reconciliation_interval: float = 60.0  # seconds between scans
+    min_idle_time: float = 30.0  # seconds an entry must be idle to be looked at
+    batch_size: int = 50  # entries that one scan recovers
+    max_retries: int = 3  # requeues; then the dead letter stream
+    dlq_stream: str | type[Discard] = DEAD_LETTER
+    field_prefix: str = "_"
+    cluster_mode: ClusterMode | str | None = None  # None: as the URL says, and so with the others
+
+    def __post_init__(self) -> None:
+        if self.cluster_mode is not None and self.cluster_mode not in list(ClusterMode):
+            raise ConfigError(f"cluster_mode: must be one of {', '.join(ClusterMode)}, not {self.cluster_mode!r}")
+
+    def settings(self, **others: Any) -> Settings:
+        """Settings of a worker that shares a group with the RFC's; `others` are settings that the RFC lacks.
+
+        The lease is the idle time, unless another is given: an owner that is silent for so long counts as dead.
+        """
+        given: dict[str, Any] = {
+            "recovery": "rfc",
+            "redeliver": "copy",
+            "lease": self.min_idle_time,
+            "min_idle": self.min_idle_time,
+            "reconcile_every": self.reconciliation_interval,
+            "batch": self.batch_size,
+            "max_retries": self.max_retries,
+            "dead_letter": self.dlq_stream,
+            "field_prefix": self.field_prefix,
+        }
+        return Settings(**(given | others))
+
+
+_SECONDS: Final = (
+    "lease",
+    "heartbeat",
+    "reconcile_every",
+    "min_idle",
+    "reap_idle",
+    "listener_timeout",
+    "block",
+    "dedupe_window",
+    "shutdown_grace",
+    "connect_wait",
+)
+_COUNTS: Final = {"max_retries": 0, "reconnect_tries": 0, "batch": 1, "startup_batch": 1, "listener_queue": 1}
+_MAY_BE_NONE: Final = ("heartbeat", "min_idle", "reconnect_tries", "connect_wait")
+_WORDS: Final = {"redeliver": get_args(Redeliver), "recovery": get_args(Recovery), "retain": get_args(Retain)}

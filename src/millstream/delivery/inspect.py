@@ -1,0 +1,182 @@
+"""Looking at streams, groups, consumers and pending entries: for people and for tables. Changes nothing.
+
+Works on every backend; on a cluster all primaries are asked for names, and each stream's own server for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from millstream.client.calls import Call, Word
+from millstream.delivery.delivery import pairs
+from millstream.delivery.keys import Keys
+from millstream.delivery.steps import DELAYED, RELEASED
+
+T = TypeVar("T")
+PAGE = 1000
+
+
+class Looks(Protocol):
+    """What is needed of a backend."""
+
+    def run(self, call: Call[T]) -> T: ...
+
+    def scan(self, *words: Word) -> Iterator[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """One stream."""
+
+    name: str
+    length: int
+    added: int | None  # ever; None on servers that do not count
+    last_id: str
+    groups: int
+    dead: int
+    delayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """One group of a stream."""
+
+    stream: str
+    name: str
+    consumers: int
+    pending: int
+    released: int  # of the pending ones: in nobody's hands
+    waiting: int  # of the pending ones: for their retry
+    lag: int | None  # entries that it was never given; None: the server cannot tell
+    last_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """One consumer of a group."""
+
+    stream: str
+    group: str
+    name: str
+    pending: int
+    idle_ms: int  # since its last sign of life
+
+
+@dataclass(frozen=True, slots=True)
+class PendingState:
+    """One pending entry."""
+
+    stream: str
+    group: str
+    id: str
+    consumer: str  # "": released; what waits for a retry is told as "(delayed)"
+    idle_ms: int
+    deliveries: int
+
+
+def stream_names(backend: Looks, pattern: str = "*") -> list[str]:
+    """The streams that a glob pattern matches, without the dead letters' streams and other keys of ours."""
+    found = {_text(name) for name in backend.scan("MATCH", pattern, "TYPE", "stream", "COUNT", PAGE)}
+    ours = {_text(Keys(name.encode("utf-8", "surrogateescape")).dead) for name in found}
+    return sorted(found - ours)
+
+
+def stream_state(backend: Looks, name: str) -> StreamState | None:
+    """How a stream is; None if there is none."""
+    keys = Keys(name.encode("utf-8", "surrogateescape"))
+    row = _info(backend, keys.stream, "XINFO", "STREAM", keys.stream)
+    if row is None:
+        return None
+    added = row.get("entries-added")
+    return StreamState(
+        name,
+        int(row["length"]),
+        None if added is None else int(added),
+        _text(row["last-generated-id"]),
+        int(row["groups"]),
+        _number(backend, "XLEN", keys.dead),
+        _number(backend, "ZCARD", keys.delayed),
+    )
+
+
+def group_states(backend: Looks, name: str) -> list[GroupState]:
+    """The groups of a stream."""
+    keys = Keys(name.encode("utf-8", "surrogateescape"))
+    states = []
+    for row in _rows(backend, keys.stream, "XINFO", "GROUPS", keys.stream):
+        group = row["name"]
+        held = consumer_states(backend, name, _text(group))
+        somebodys = sum(each.pending for each in held if each.name.encode() != RELEASED)
+        waiting = sum(each.pending for each in held if each.name.encode() == DELAYED)
+        lag = row.get("lag")
+        people = [each for each in held if each.name.encode() not in (RELEASED, DELAYED)]
+        states.append(
+            GroupState(
+                name,
+                _text(group),
+                len(people),
+                int(row["pending"]),
+                int(row["pending"]) - somebodys,
+                waiting,
+                None if lag is None else int(lag),
+                _text(row["last-delivered-id"]),
+            )
+        )
+    return states
+
+
+def consumer_states(backend: Looks, name: str, group: str) -> list[ConsumerState]:
+    """The consumers of a group, those that stand for nobody included."""
+    key, raw = _bytes(name), _bytes(group)
+    return [
+        ConsumerState(name, group, _text(row["name"]), int(row["pending"]), int(row["idle"]))
+        for row in _rows(backend, key, "XINFO", "CONSUMERS", key, raw)
+    ]
+
+
+def pending_states(
+    backend: Looks, name: str, group: str, *, limit: int = 100, min_idle_ms: int = 0, consumer: str | None = None
+) -> Iterator[PendingState]:
+    """Pending entries, oldest id first."""
+    key, raw = _bytes(name), _bytes(group)
+    after, left = b"-", limit
+    idle: tuple[Word, ...] = ("IDLE", min_idle_ms) if min_idle_ms else ()
+    only: tuple[Word, ...] = (_bytes(consumer),) if consumer is not None else ()
+    while left > 0:
+        argv: tuple[Word, ...] = ("XPENDING", key, raw, *idle, after, "+", min(PAGE, left), *only)
+        page: Sequence[Any] = backend.run(Call(argv, key, list))
+        for row in page:
+            owner = "" if row[1] in (None, b"", RELEASED) else "(delayed)" if row[1] == DELAYED else _text(row[1])
+            yield PendingState(name, group, _text(row[0]), owner, max(0, int(row[2])), int(row[3]))
+        left -= len(page)
+        if len(page) < PAGE:
+            return
+        after = b"(" + page[-1][0]
+
+
+def _info(backend: Looks, key: bytes, *argv: Word) -> dict[str, Any] | None:
+    if not backend.run(Call(("EXISTS", key), key, int)):
+        return None
+    flat: list[Any] = backend.run(Call(argv, key, list))
+    return {_text(name): value for name, value in pairs(flat)}
+
+
+def _rows(backend: Looks, key: bytes, *argv: Word) -> list[dict[str, Any]]:
+    if not backend.run(Call(("EXISTS", key), key, int)):
+        return []
+    rows: list[Any] = backend.run(Call(argv, key, list))
+    return [{_text(name): value for name, value in pairs(row)} for row in rows]
+
+
+def _number(backend: Looks, command: str, key: bytes) -> int:
+    return backend.run(Call((command, key), key, int))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""Databases of keys, their expiry and plain values."""

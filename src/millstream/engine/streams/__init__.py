@@ -1,0 +1,1 @@
+"""Streams as values: ids, entries, groups and pending entries."""

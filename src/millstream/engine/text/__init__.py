@@ -1,0 +1,1 @@
+"""Arguments and numbers as Redis reads and prints them, and glob patterns."""

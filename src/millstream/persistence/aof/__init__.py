@@ -1,0 +1,1 @@
+"""The append-only log: writing, replaying, rewriting and checking it."""

@@ -1,0 +1,356 @@
+"""The files of one append-only log: loading them, writing on, going over to a new base.
+
+    load ──▶ manifest ──▶ base, increments ──▶ state
+    append ──▶ AppendLog ── flush ──▶ the last increment
+    switch ──▶ a new increment: from here on a rewrite need not look back
+    adopt ──▶ a new base holds everything before that increment, and the manifest says so
+    remove_old, forget_old ──▶ the files that it replaces go
+
+Whatever moment the power is cut at, the manifest on the disk names files that are whole: a file is named only once it
+is there, and is removed only once it is not named. Every method but `remove_old` is called under the owner's lock.
+Failures of the system come out as OSError, and leave everything as it was, or to be tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from millstream.errors import CorruptFile, PersistenceError
+from millstream.persistence.aof.manifest import LogFile, Manifest, parse_manifest
+from millstream.persistence.aof.replay import Replay, Replayed
+from millstream.persistence.aof.writer import AppendLog, FsyncPolicy, LogLine
+from millstream.persistence.files import Files, Handle, write_file
+
+logger = logging.getLogger(__name__)
+
+TEMPORARY: Final = "temp-"  # files that begin like this were never finished
+
+
+@dataclass(slots=True)
+class Loading:
+    """What was found in a log."""
+
+    files: int = 0
+    commands: int = 0
+    keys: int = 0  # from an RDB base
+    errors: int = 0
+    cut_bytes: int = 0  # of a torn end
+    functions: list[bytes] = field(default_factory=list)
+
+    def add(self, found: Replayed, cut_bytes: int) -> None:
+        self.files += 1
+        self.commands += found.commands
+        self.keys += found.keys
+        self.errors += found.errors
+        self.cut_bytes += cut_bytes
+        self.functions += found.functions
+
+
+@dataclass(slots=True)
+class SyncJob:
+    """A sync that runs outside of the lock."""
+
+    log: AppendLog
+    chunks: int
+    error: OSError | None = None
+
+    def run(self) -> None:
+        """Sync; whether that went well is in `error`."""
+        try:
+            self.log.handle.sync()
+        except OSError as error:
+            self.error = error
+
+
+class Journal:
+    """An append-only log in a directory of its own."""
+
+    def __init__(self, files: Files, directory: Path, stem: str, policy: FsyncPolicy) -> None:
+        self._files = files
+        self._directory = directory
+        self._stem = stem  # as in appendfilename
+        self._policy = policy
+        self._manifest = Manifest()
+        self._log: AppendLog | None = None  # None: nothing is written
+        self._old_bytes = 0  # of all files but the one that is written to
+        self._job: SyncJob | None = None
+        self._retired: list[Handle] = []  # to be closed once no sync runs
+        self._is_closed = False
+        self._is_waiting = False  # it is begun and has no base yet
+        self._orphans: list[LogFile] = []  # files that a manifest may name that was not written for sure
+
+    # Loading
+
+    @property
+    def manifest_path(self) -> Path:
+        return self._directory / f"{self._stem}.manifest"
+
+    def exists(self) -> bool:
+        """Whether there is a log; one of Redis 6 and before, a single file, is moved to its place."""
+        self._adopt_single_file()
+        return self._files.exists(self.manifest_path)
+
+    def _adopt_single_file(self) -> None:
+        files, old, new = self._files, self._directory.parent / self._stem, self._directory / self._stem
+        if files.exists(self.manifest_path) or not (files.exists(old) or files.exists(new)):
+            return
+        files.make_directory(self._directory)
+        if not files.exists(new):
+            files.rename(old, new)
+            files.sync_directory(old.parent)
+        self._write_manifest(Manifest(base=LogFile(self._stem, 1), base_seq=1))
+        logger.info("%s is now the base of the log in %s", old, self._directory)
+
+    def load(self, replay: Replay) -> Loading:
+        """Replay all files. A torn end is cut off, with a warning; CorruptFile if there is damage before the end."""
+        self.look()
+        loading = Loading()
+        paths = [self._directory / file.name for file in self._manifest.replayed]
+        for at, path in enumerate(paths):
+            if not self._files.exists(path):
+                raise CorruptFile(path, 0, "the manifest names this file, but it is not there")
+            found = replay.file(self._files, path)
+            cut_bytes = 0
+            if found.torn_at is not None:
+                if any(self._files.size(later) for later in paths[at + 1 :]):
+                    raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
+                cut_bytes = self._cut(path, found.torn_at)
+            loading.add(found, cut_bytes)
+        return loading
+
+    def look(self) -> None:
+        """Read the manifest, and nothing else."""
+        self._manifest = self._read_manifest().with_numbers_of(self._manifest)
+
+    def _read_manifest(self) -> Manifest:
+        text = b"".join(self._files.read(self.manifest_path)).decode("utf-8", "surrogateescape")
+        try:
+            return parse_manifest(text)
+        except PersistenceError as error:
+            raise CorruptFile(self.manifest_path, 0, str(error)) from error
+
+    def _cut(self, path: Path, size: int) -> int:
+        """Cut a torn end off; how many bytes that were."""
+        cut_bytes = self._files.size(path) - size
+        logger.warning("The end of %s is not whole, cutting off %d bytes at offset %d", path, cut_bytes, size)
+        handle = self._files.open(path)
+        try:
+            handle.truncate(size)
+            handle.sync()
+        finally:
+            handle.close()
+        return cut_bytes
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a rewrite replaced, or did not finish."""
+        for name in self._files.names(self._directory):
+            if name.startswith(TEMPORARY):
+                self.remove_old((LogFile(name, 0),))
+        old = self.old
+        self.remove_old(old)
+        self.forget_old(old)
+
+    # Writing
+
+    def start(self) -> None:
+        """Go on writing behind what was loaded, in a new increment if there is none."""
+        self._remove_leftovers()
+        if not self._manifest.incrs:
+            self.switch()
+            return
+        path = self._directory / self._manifest.incrs[-1].name
+        self._old_bytes = self._size_of(self._manifest.replayed[:-1])
+        handle = self._files.open(path)
+        self._log = AppendLog(handle, self._files.size(path), keeps_unsynced=self._keeps_unsynced)
+
+    @property
+    def _keeps_unsynced(self) -> bool:
+        return self._policy is not FsyncPolicy.NO
+
+    @property
+    def policy(self) -> FsyncPolicy:
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: FsyncPolicy) -> None:
+        self._policy = policy
+        if self._log is not None:
+            self._log.keeps_unsynced = self._keeps_unsynced
+
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing waits to be written."""
+        return self._log is None or not self._log.waiting_bytes
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether everything is on the device."""
+        return self._log is None or self._log.is_synced
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a sync runs outside of the lock."""
+        return self._job is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether this log has no base yet: the manifest does not name it, and what is there is an older one."""
+        return self._is_waiting
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self._old_bytes + (self._log.size if self._log is not None else 0)
+
+    @property
+    def base_size(self) -> int:
+        """Bytes of the base."""
+        return self._size_of((self._manifest.base,) if self._manifest.base is not None else ())
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._log.waiting_bytes if self._log is not None else 0
+
+    def append(self, lines: Iterable[LogLine]) -> None:
+        """Take in lines; `flush` writes them."""
+        assert self._log is not None, "the log is not open"
+        self._log.append(lines)
+
+    def append_encoded(self, db: int, pieces: list[bytes]) -> None:
+        """As append, for lines of one database as they stand in the log, in pieces."""
+        assert self._log is not None, "the log is not open"
+        self._log.append_encoded(db, pieces)
+
+    def flush(self, *, sync: bool) -> None:
+        """Write what waits and, if asked to, bring it to the device."""
+        log = self._log
+        if log is None:
+            return
+        if log.waiting_bytes:
+            log.write()
+        if sync and not log.is_synced:
+            log.sync()
+
+    def begin_sync(self) -> SyncJob | None:
+        """A sync to be run outside of the lock and given back to `end_sync`; None if there is nothing to sync."""
+        log = self._log
+        if log is None or self._job is not None or not (chunks := log.begin_sync()):
+            return None
+        self._job = SyncJob(log, chunks)
+        return self._job
+
+    def end_sync(self, job: SyncJob) -> None:
+        """Take note of how a sync went; raises its error."""
+        self._job = None
+        while self._retired:
+            self._retired.pop().close()
+        if job.log is self._log:
+            job.log.end_sync(job.chunks, succeeded=job.error is None)
+            if job.error is not None:
+                raise job.error
+
+    def close(self) -> None:
+        """Write nothing any more; flush first."""
+        self._is_closed = True
+        self._close_log()
+
+    def _close_log(self) -> None:
+        log, self._log = self._log, None
+        if log is None:
+            return
+        if self._job is not None:
+            self._retired.append(log.handle)
+        else:
+            log.handle.close()
+
+    # Rewriting
+
+    def switch(self, *, is_first: bool = False) -> LogFile:
+        """Go on in a new increment, so that everything before it can be replaced; the increment.
+
+        What was written before is synced first: after a power cut nothing may be missing before something that is not.
+        The first one of a log is not named before it has a base: what an older log holds does not belong to it.
+        """
+        self.flush(sync=True)
+        self.make_room()
+        manifest = self._manifest.with_incr(self._stem)
+        new = manifest.incrs[-1]
+        # the number is used up, whatever happens now
+        self._manifest = self._manifest.with_numbers_of(manifest)
+        handle = self._files.create(self._directory / new.name)
+        try:
+            self._files.sync_directory(self._directory)
+            if not is_first and not self._is_waiting:
+                self._write_manifest(manifest)
+        except BaseException:
+            handle.close()
+            self._orphans.append(new)
+            raise
+        self._close_log()
+        self._is_waiting |= is_first
+        self._manifest = manifest
+        self._old_bytes = self._size_of(manifest.replayed[:-1])
+        self._log = AppendLog(handle, 0, keeps_unsynced=self._keeps_unsynced)
+        return new
+
+    def make_room(self) -> None:
+        """Have a directory to write to; a log that was never on has none yet."""
+        self._files.make_directory(self._directory)
+
+    def new_base(self, ending: str) -> LogFile:
+        """The base that is to be written."""
+        self._manifest = self._manifest.with_new_base_number()
+        return self._manifest.latest_base(self._stem, ending)
+
+    def path_of(self, file: LogFile) -> Path:
+        """Where a file is, or will be."""
+        return self._directory / file.name
+
+    def temporary_path_of(self, file: LogFile) -> Path:
+        """Where to write a file until it is whole; nobody else's, also not that of one that was given up."""
+        return self._directory / f"{TEMPORARY}{uuid4().hex}-{file.name}"
+
+    def adopt(self, base: LogFile, since: LogFile | None) -> None:
+        """A base is whole and in its place: let it take over from all before the increment `since`, or from all."""
+        manifest = self._manifest.with_base(base, since)
+        try:
+            self._write_manifest(manifest)
+        except OSError:
+            self._orphans.append(base)
+            raise
+        manifest = replace(manifest, history=(*manifest.history, *self._orphans))
+        self._orphans = []
+        self._is_waiting = False
+        self._manifest = manifest
+        self._old_bytes = self._size_of(manifest.replayed[:-1])
+
+    @property
+    def old(self) -> tuple[LogFile, ...]:
+        """Files that nobody needs any more."""
+        return self._manifest.history
+
+    def remove_old(self, old: tuple[LogFile, ...]) -> None:
+        """Remove such files; removing large ones takes a while, so nobody should have to wait for it."""
+        for file in old:
+            with contextlib.suppress(OSError):  # it takes up room, and that is all
+                self._files.remove(self._directory / file.name)
+
+    def forget_old(self, removed: tuple[LogFile, ...]) -> None:
+        """They are removed: the manifest need not name them. Not after the end, when it is another's."""
+        if removed and not self._is_closed:
+            kept = tuple(file for file in self._manifest.history if file not in removed)
+            self._manifest = replace(self._manifest, history=kept)
+            with contextlib.suppress(OSError):  # the next one will not name them
+                self._write_manifest(self._manifest)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write_file(self._files, self.manifest_path, [manifest.to_text().encode("utf-8", "surrogateescape")])
+
+    def _size_of(self, files: Iterable[LogFile]) -> int:
+        return sum(self._files.size(self._directory / file.name) for file in files)

@@ -1,0 +1,181 @@
+"""Which files make up an append-only log: Redis's manifest, as text and as a value.
+
+    appendonlydir/
+      appendonly.aof.manifest      file appendonly.aof.2.base.rdb seq 2 type b
+                                   file appendonly.aof.3.incr.aof seq 3 type i
+                                   file appendonly.aof.4.incr.aof seq 4 type i
+      appendonly.aof.2.base.rdb    everything up to some moment
+      appendonly.aof.3.incr.aof    what happened since
+      appendonly.aof.4.incr.aof    and since then: the one that is written to
+
+Type h marks files that are history: a rewrite has replaced them, and they only wait to be removed. Numbers are never
+used again, also not when a rewrite fails: nobody knows whether the manifest that names them had reached the disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from millstream.errors import PersistenceError
+
+_SPECIAL: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "\a": "\\a", "\b": "\\b"}
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "a": "\a", "b": "\b"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of the log."""
+
+    name: str
+    seq: int
+
+    def line(self, kind: str) -> str:
+        """How the manifest names it; a name with special characters is quoted."""
+        return f"file {_quoted(self.name)} seq {self.seq} type {kind}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files of a log in the order they are replayed."""
+
+    base: LogFile | None = None
+    incrs: tuple[LogFile, ...] = ()
+    history: tuple[LogFile, ...] = ()
+    base_seq: int = 0  # the highest number given to a base file
+    incr_seq: int = 0  # the same of incremental files
+
+    def to_text(self) -> str:
+        """As it is written down: base, history, increments."""
+        lines = [] if self.base is None else [self.base.line("b")]
+        lines += [file.line("h") for file in self.history]
+        lines += [file.line("i") for file in self.incrs]
+        return "".join(lines)
+
+    @property
+    def replayed(self) -> tuple[LogFile, ...]:
+        """The files to load, in order."""
+        return self.incrs if self.base is None else (self.base, *self.incrs)
+
+    def with_incr(self, stem: str) -> Manifest:
+        """One more incremental file, which is the one to write to."""
+        seq = self.incr_seq + 1
+        new = LogFile(f"{stem}.{seq}.incr.aof", seq)
+        return replace(self, incrs=(*self.incrs, new), incr_seq=seq)
+
+    def with_base(self, base: LogFile, since: LogFile | None) -> Manifest:
+        """A new base that holds everything before the incremental file `since`; what it replaces is history."""
+        at = len(self.incrs) if since is None else self.incrs.index(since)
+        old = (*self.incrs[:at], *((self.base,) if self.base is not None else ()))
+        return replace(
+            self, base=base, incrs=self.incrs[at:], history=(*self.history, *old), base_seq=max(self.base_seq, base.seq)
+        )
+
+    def with_new_base_number(self) -> Manifest:
+        """One more number of a base is used up."""
+        return replace(self, base_seq=self.base_seq + 1)
+
+    def latest_base(self, stem: str, ending: str) -> LogFile:
+        """The base with the last number; `ending` is rdb or aof."""
+        return LogFile(f"{stem}.{self.base_seq}.base.{ending}", self.base_seq)
+
+    def with_numbers_of(self, other: Manifest) -> Manifest:
+        """The same files; numbers that the other has given out are used up."""
+        return replace(self, base_seq=max(self.base_seq, other.base_seq), incr_seq=max(self.incr_seq, other.incr_seq))
+
+    def without_history(self) -> Manifest:
+        return replace(self, history=())
+
+
+@dataclass(slots=True)
+class _Parsed:
+    base: LogFile | None = None
+    incrs: list[LogFile] = field(default_factory=list)
+    history: list[LogFile] = field(default_factory=list)
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Read a manifest, Redis's or ours; PersistenceError says which line is wrong."""
+    found = _Parsed()
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            _take_line(found, _words(line))
+        except ValueError as error:
+            raise PersistenceError(f"line {number} of the manifest {line!r}: {error}") from None
+    if not found.base and not found.incrs and not found.history:
+        raise PersistenceError("the manifest names no files")
+    bases = [file.seq for file in found.history if ".base." in file.name] + ([found.base.seq] if found.base else [])
+    incrs = [file.seq for file in (*found.history, *found.incrs) if ".base." not in file.name]
+    return Manifest(found.base, tuple(found.incrs), tuple(found.history), max(bases, default=0), max(incrs, default=0))
+
+
+def _take_line(found: _Parsed, words: list[str]) -> None:
+    """Take in one line; keys that are not known are passed over, as Redis does."""
+    if len(words) < 6 or len(words) % 2:
+        raise ValueError("it is not made of names and values")
+    values = dict(zip([word.lower() for word in words[::2]], words[1::2], strict=True))
+    name, seq, kind = values.get("file"), values.get("seq"), values.get("type")
+    if not name or "/" in name or name in (".", ".."):
+        raise ValueError("a file name is missing or is a path")
+    if seq is None or not seq.isdecimal() or int(seq) < 1:
+        raise ValueError("the number is missing or is none")
+    file = LogFile(name, int(seq))
+    if kind == "b":
+        if found.base is not None:
+            raise ValueError("there is a second base")
+        found.base = file
+    elif kind == "i":
+        if found.incrs and found.incrs[-1].seq >= file.seq:
+            raise ValueError("the numbers of the increments do not rise")
+        found.incrs.append(file)
+    elif kind == "h":
+        found.history.append(file)
+    else:
+        raise ValueError("the type is none of b, i, h")
+
+
+def _quoted(name: str) -> str:
+    if name and all(char.isalnum() or char in "._-:" for char in name):
+        return name
+    return '"' + "".join(_SPECIAL.get(char, char) for char in name) + '"'
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line; one in double quotes may hold blanks and escapes."""
+    words: list[str] = []
+    at = 0
+    while at < len(line):
+        if line[at].isspace():
+            at += 1
+        elif line[at] == '"':
+            word, at = _unquote(line, at + 1)
+            words.append(word)
+        else:
+            end = at
+            while end < len(line) and not line[end].isspace():
+                end += 1
+            words.append(line[at:end])
+            at = end
+    return words
+
+
+def _unquote(line: str, at: int) -> tuple[str, int]:
+    """The word up to its closing quote, and the place after it."""
+    chars: list[str] = []
+    while at < len(line):
+        if line[at] == '"':
+            return "".join(chars), at + 1
+        if line[at] == "\\" and line[at + 1 : at + 2] == "x":
+            chars.append(chr(int(line[at + 2 : at + 4], 16)))
+            at += 4
+        elif line[at] == "\\":
+            escaped = line[at + 1 : at + 2]
+            chars.append(_ESCAPES.get(escaped, escaped))
+            at += 2
+        else:
+            chars.append(line[at])
+            at += 1
+    raise ValueError("a quote is not closed")

@@ -1,0 +1,242 @@
+"""A log into state: every command of its files run again, in order.
+
+    file ── RDB preamble, if it has one ──▶ keyspace
+      └──── hiredis ──▶ argv ── MULTI … EXEC held back ──▶ hot forms, or the engine's own dispatch ──▶ keyspace
+
+The few forms that make up nearly all of a log (`hot`) are applied directly. hiredis is fast and does not say where in
+the file it is, so what it trips over is read once more by the exact scanner, which tells a torn end from damage and
+knows the offsets.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import hiredis
+
+from millstream.engine.commands import TABLE, find
+from millstream.engine.keys.keyspace import CommandContext, Keyspace
+from millstream.errors import BadFormat, CommandError, CorruptFile
+from millstream.persistence.aof.hot import HotForms
+from millstream.persistence.aof.scan import Damaged, Scanner, Torn
+from millstream.persistence.dump_restore import REGISTRY as RESTORING
+from millstream.persistence.files import ByteSource, Files
+from millstream.persistence.rdb.file import read_rdb
+
+logger = logging.getLogger(__name__)
+
+Other = Callable[[int, list[bytes]], bool]  # runs a command that the engine does not have; False: unknown
+
+RDB_MAGICS: Final = (b"REDIS", b"VALKEY")
+_SENTINEL: Final = [b"millstream: nothing follows"]
+# The reader moves what it has not read yet to the front every kilobyte, so it is not given much at a time.
+_BITE: Final = 1 << 14
+_MULTI: Final = frozenset({b"MULTI", b"multi"})
+_EXEC: Final = frozenset({b"EXEC", b"exec"})
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a file held."""
+
+    commands: int = 0
+    errors: int = 0  # commands that were answered with an error: passed over, as Redis does
+    keys: int = 0  # of an RDB preamble
+    size: int = 0  # where the last whole command or transaction ends
+    torn_at: int | None = None  # the same, if something follows that is not whole
+    functions: tuple[bytes, ...] = ()  # libraries of an RDB preamble
+
+
+class Tripped(Exception):
+    """Something that is no command, or half of one; the message says what, if that is known."""
+
+
+class Replay:
+    """Applies the commands of log files to a keyspace."""
+
+    def __init__(
+        self, keyspace: Keyspace, now_ms: int, other: Other | None = None, *, uses_hot_forms: bool = True
+    ) -> None:
+        """`other` runs what the engine does not know. Without hot forms everything goes the general way."""
+        self._keyspace = keyspace
+        self._now_ms = now_ms
+        self._other = other
+        self._hot = HotForms(keyspace, now_ms)
+        self._forms = self._hot.by_name if uses_hot_forms else {}
+        self._begin(Path())
+
+    def _begin(self, path: Path) -> None:
+        self._path = path
+        self._hot.select(0)
+        self._queue: list[list[bytes]] | None = None  # the commands of a transaction so far
+        self._multi_at = 0  # how many commands came before its MULTI
+        self._done = 0  # commands seen in this file
+        self._found = Replayed()
+
+    def file(self, files: Files, path: Path) -> Replayed:
+        """Apply a whole file; a torn end is reported and not applied. CorruptFile if it cannot be read through."""
+        self._begin(path)
+        with _without_garbage_collection():
+            start = self._preamble(files, path)
+            try:
+                self._read_fast(files, path, start)
+            except Tripped:
+                self._read_exactly(files, path, start)
+            if self._queue is not None:
+                self._found.torn_at = self._offset_of_multi(files, path, start)
+        found = self._found
+        found.commands = self._done
+        found.size = files.size(path) if found.torn_at is None else found.torn_at
+        if found.errors:
+            logger.warning("%d commands of %s were answered with an error and passed over", found.errors, path)
+        return found
+
+    def _preamble(self, files: Files, path: Path) -> int:
+        """Load the RDB that a file may begin with; where the commands start."""
+        source = ByteSource(files.read(path))
+        if not source.starts_with(RDB_MAGICS):
+            return 0
+        try:
+            # As of time 0 nothing has expired: what did so since is in the log that follows, or is swept later.
+            loaded = read_rdb(source.read, 0, keyspace=self._keyspace, keep_expired=True)
+        except BadFormat as error:
+            raise CorruptFile(path, source.given if error.at is None else error.at, error.what) from error
+        self._found.keys = loaded.keys
+        self._found.functions = tuple(loaded.functions)
+        return source.given - len(loaded.rest)
+
+    # Reading
+
+    def _read_fast(self, files: Files, path: Path, start: int) -> None:
+        """Apply everything; Tripped when there is something that is no command, or half of one."""
+        reader = hiredis.Reader()
+        reader.setmaxbuf(0)
+        try:
+            for chunk in files.read(path, start):
+                for at in range(0, len(chunk), _BITE):
+                    reader.feed(chunk, at, min(_BITE, len(chunk) - at))
+                    self._drain(reader.gets)
+            # Behind a whole command the reader takes this for one; inside of another it cannot.
+            reader.feed(b"*1\r\n$%d\r\n%b\r\n" % (len(_SENTINEL[0]), _SENTINEL[0]))
+            if reader.gets() != _SENTINEL:
+                raise Tripped("the file ends inside a command")
+        except (hiredis.ProtocolError, TypeError, AttributeError, IndexError) as error:
+            # no RESP; or RESP that is no list, an empty one, or one of things that are no bytes
+            raise Tripped(str(error)) from error
+
+    def _drain(self, gets: Callable[[], Any]) -> None:
+        """Apply what is there: `_take` written out, since a start spends its time here."""
+        forms, queue, done = self._forms, self._queue, self._done
+        try:
+            for argv in iter(gets, False):
+                if queue is not None:
+                    if argv[0] in _EXEC:
+                        for held in queue:
+                            if (form := forms.get(held[0])) is None or not form(held):
+                                self._apply_in_general(held)
+                        queue = None
+                    else:
+                        queue.append(argv)
+                elif (form := forms.get(argv[0])) is None or not form(argv):
+                    if argv[0] in _MULTI:
+                        queue = []
+                        self._multi_at = done
+                    else:
+                        self._apply_in_general(argv)
+                done += 1
+        finally:
+            self._queue, self._done = queue, done
+
+    def _read_exactly(self, files: Files, path: Path, start: int) -> None:
+        """Go on where the fast reader stopped, command by command."""
+        here, done = start, self._done
+        try:
+            for at, command in enumerate(Scanner(files.read(path, start), start)):
+                here = command.start
+                if at >= done:
+                    self._take(command.argv)
+        except Torn as torn:
+            self._found.torn_at = torn.at
+        except Damaged as damage:
+            raise CorruptFile(path, damage.at, damage.reason) from damage
+        except Tripped as tripped:
+            raise CorruptFile(path, here, str(tripped)) from tripped
+
+    def _offset_of_multi(self, files: Files, path: Path, start: int) -> int:
+        """Where the MULTI stands that no EXEC follows."""
+        for at, command in enumerate(Scanner(files.read(path, start), start)):
+            if at == self._multi_at:
+                return command.start
+        raise AssertionError("a MULTI was seen that is not there")
+
+    # Applying
+
+    def _take(self, argv: Any) -> None:
+        """Apply a command, or hold it back until its transaction is complete."""
+        if type(argv) is not list or not argv:
+            raise Tripped("this is no command")
+        name = argv[0]
+        queue = self._queue
+        if queue is not None:
+            if name in _EXEC:
+                for held in queue:
+                    self._apply(held)
+                self._queue = None
+            else:
+                queue.append(argv)
+        elif name in _MULTI:
+            self._queue = []
+            self._multi_at = self._done
+        else:
+            self._apply(argv)
+        self._done += 1
+
+    def _apply(self, argv: list[bytes]) -> None:
+        form = self._forms.get(argv[0])
+        if form is None or not form(argv):
+            self._apply_in_general(argv)
+
+    def _apply_in_general(self, argv: list[bytes]) -> None:
+        if type(argv) is not list or not all(type(word) is bytes for word in argv):
+            raise Tripped("a command has words that are no strings")
+        name = argv[0].lower()
+        if name == b"select":
+            self._select(argv)
+        elif name in TABLE or name in RESTORING.commands:
+            try:
+                row = RESTORING.commands.get(name) or find(argv)
+                call = CommandContext(self._keyspace, self._hot.db.index, self._now_ms, trusted=True, keep_log=False)
+                assert row.run is not None, row.name
+                row.run(call, argv)
+            except CommandError as error:
+                self._note_error(argv, error)
+        elif self._other is None or not self._other(self._hot.db.index, argv):
+            raise Tripped(f"the command {argv[0][:64]!r} is not known")
+
+    def _select(self, argv: list[bytes]) -> None:
+        if len(argv) != 2 or not argv[1].isdigit() or int(argv[1]) >= len(self._keyspace.databases):
+            raise Tripped("a database is selected that is not there")
+        self._hot.select(int(argv[1]))
+
+    def _note_error(self, argv: list[bytes], error: CommandError) -> None:
+        if not self._found.errors:
+            logger.warning("Replaying %s from %s: %s", argv[0].decode("latin-1"), self._path, error)
+        self._found.errors += 1
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Loading makes objects that all stay: looking through them again and again took a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,1 @@
+"""Fast paths that run many pipelined requests together."""

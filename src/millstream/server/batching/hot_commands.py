@@ -1,0 +1,326 @@
+"""What workers send all day, from the words of requests to the bytes of their replies without a stop.
+
+    XADD key * field value …                                               XACK key group id
+    XREADGROUP GROUP group consumer COUNT 1 [BLOCK ms] STREAMS key >
+
+Each function takes the requests of one read, runs as many of them as begin alike and are the one case that nearly
+always is the case, appends a reply for each, and says how many that were. What it leaves is for the engine's own
+command; so is everything while somebody would have to be told (waiters of the key, watchers, subscribers to events).
+
+The log gets lines that replay to the same state, encoded here, since most of their bytes have been seen before: a
+chunk of acknowledgements is its own log, and in one of appends only the ids are to be filled in. What a consumer is
+given in one read is one claim of all its ids; what a group gives out in a row is one transaction, which ends by saying
+how far the group has come. A test holds both ways against each other, and both are compared with a real server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from millstream.engine.commands.streams.group import deliver_run
+from millstream.engine.streams.groups import Group
+from millstream.engine.streams.ids import MAX_KEY
+from millstream.engine.streams.stream import Stream
+from millstream.server.batching.uniform import Alike
+
+if TYPE_CHECKING:
+    from millstream.server.core.hub import Hub
+
+# On a hub, in a database: requests, a time, a protocol, where replies go; and the bytes of the requests, each for
+# itself or all in one, if they are known and none is long.
+Express = Callable[["Hub", int, list[list[bytes]], int, int, list[bytes], list[bytes]], int]
+
+# The same for requests that differ in their last word only.
+ExpressAlike = Callable[["Hub", int, Alike, int, int, list[bytes], list[bytes]], int]
+
+_LEAST_BULK: Final = len(b"$21\r\n\r\n") + 21  # see EntryLog.append_bulks
+_SEQUENCE: Final = (1 << 64) - 1
+_ONE: Final = [b"COUNT", b"1"]
+_LONG: Final = 1 << 20  # words whose length is worth a look at the limits
+_ANY_ID: Final = b"$1\r\n*\r\n"
+_DIGITS: Final = [b"%d" % number for number in range(1024)]
+_BULK: Final = [b"$%d\r\n" % size for size in range(256)]
+_MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
+_EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
+
+
+def xadd(
+    hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XADD key * field value [field value ...]"""
+    if len(requests[0]) < 5:
+        return 0
+    word, name = requests[0][:2]
+    database = hub.keyspace.databases[db]
+    stream = database.values.get(name)
+    if type(stream) is not Stream or name in database.expires or (hub.has_waiters and (db, name) in hub.waiters):
+        return 0
+    start, size = [word, name, b"*"], len(requests[0])
+    done = 0
+    for argv in requests:
+        if argv[:3] != start or len(argv) != size or (not pieces and sum(map(len, argv)) >= _LONG):
+            break
+        done += 1
+    key = max(now_ms << 64, stream.last + 1)
+    ids = _next_ids(key, done) if size & 1 else None
+    if not done or ids is None:
+        return 0
+    settings = hub.keyspace.settings
+    for at in range(done):
+        argv = requests[at]
+        if size == 5:
+            stream.append_field(ids[at], key + at, argv[3], argv[4], settings)
+        else:
+            stream.append(ids[at], key + at, argv[3:], settings)
+    output += [_BULK[len(entry_id)] + entry_id + b"\r\n" for entry_id in ids]
+    database.accessed[name] = now_ms
+    hub.dirty += done
+    if hub.keeps_log:
+        _log_appends(hub, requests, done, output, pieces)
+    return done
+
+
+def xadd_alike(
+    hub: Hub, db: int, alike: Alike, now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XADD key * field value, of one field of one stream, all or none."""
+    _, name, star, field = alike.words
+    bulks = alike.bulks
+    database = hub.keyspace.databases[db]
+    stream = database.values.get(name)
+    if type(stream) is not Stream or name in database.expires or (hub.has_waiters and (db, name) in hub.waiters):
+        return 0
+    if star != b"*" or min(map(len, bulks)) < _LEAST_BULK:
+        return 0
+    key = max(now_ms << 64, stream.last + 1)
+    done = len(bulks)
+    ids = _next_ids(key, done)
+    if ids is None:
+        return 0
+    stream.append_bulks(ids, key, field, bulks, hub.keyspace.settings)
+    replies = [_BULK[len(entry_id)] + entry_id + b"\r\n" for entry_id in ids]
+    output += replies
+    database.accessed[name] = now_ms
+    hub.dirty += done
+    if hub.keeps_log:
+        if hub.delivering is not None:
+            end_deliveries(hub)
+        behind = bulk(field)
+        before = alike.opening[: -len(_ANY_ID) - len(behind)]
+        lines = [before] * (4 * done)
+        lines[1::4] = replies  # the id is a bulk string, here as there
+        lines[2::4] = [behind] * done
+        lines[3::4] = bulks
+        hub.encoded += lines
+    return done
+
+
+def _next_ids(key: int, count: int) -> list[bytes] | None:
+    """The texts of so many ids from a key on; None if there are not as many in its millisecond."""
+    seq = key & _SEQUENCE
+    if seq + count > _SEQUENCE or key > MAX_KEY:  # the second: the last id there can be has been given
+        return None
+    stem = b"%d-" % (key >> 64)
+    if seq + count <= len(_DIGITS):
+        return [stem + text for text in _DIGITS[seq : seq + count]]
+    return [b"%b%d" % (stem, seq + at) for at in range(count)]
+
+
+def _log_appends(hub: Hub, requests: list[list[bytes]], done: int, output: list[bytes], pieces: list[bytes]) -> None:
+    if hub.delivering is not None:
+        end_deliveries(hub)
+    chunk = _bytes_of(requests, done, pieces)
+    parts = chunk.split(_ANY_ID)
+    if len(parts) == done + 1:  # no other word is a star
+        lines = [b""] * (2 * done + 1)
+        lines[::2] = parts
+        lines[1::2] = output[-done:]  # the id is a bulk string, here as there
+        hub.encoded += lines
+        return
+    for argv, reply in zip(requests[:done], output[-done:], strict=True):
+        hub.encoded += (b"*%d\r\n" % len(argv), *map(bulk, argv[:2]), reply, *map(bulk, argv[3:]))
+
+
+def _bytes_of(requests: list[list[bytes]], done: int, pieces: list[bytes]) -> bytes:
+    """The bytes of the requests that were run, or none if they are not known."""
+    if len(pieces) == len(requests):
+        return pieces[0] if done == 1 else b"".join(pieces[:done])
+    return pieces[0] if pieces and done == len(requests) else b""
+
+
+def xreadgroup(
+    hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XREADGROUP GROUP group consumer COUNT 1 [BLOCK ms] STREAMS key >"""
+    first = requests[0]
+    size = len(first)
+    if size != 9 and not (size == 11 and first[6] == b"BLOCK" and first[7].isdigit() and len(first[7]) < 13):
+        return 0
+    if first[4:6] != _ONE or first[-1] != b">" or first[-3] != b"STREAMS" or first[1] != b"GROUP":
+        return 0
+    database = hub.keyspace.databases[db]
+    name = first[-2]
+    stream = database.values.get(name)
+    if type(stream) is not Stream or name in database.expires:
+        return 0
+    group = stream.groups.get(first[2])
+    if group is None:
+        return 0
+    opening = (b"%%1\r\n%b*1\r\n*2\r\n" if protocol == 3 else b"*1\r\n*2\r\n%b*1\r\n*2\r\n") % bulk(name)
+    log: list[bytes] | None = None
+    claim, claim_end = _claim_of(name, first[2], now_ms)
+    head, tail = first[:3], first[4:]
+    done = 0
+    while done < len(requests):
+        argv = requests[done]
+        if argv[4:] != tail or argv[:3] != head:
+            break
+        consumer = group.consumers.get(argv[3])
+        if consumer is None:
+            break
+        run = deliver_run(stream, group, consumer, now_ms, _alike(requests, done))
+        if run is None:
+            break
+        consumer.seen_ms = now_ms
+        ids = []
+        for entry_id, fragment in zip(*run, strict=True):
+            found = _BULK[len(entry_id)] + entry_id + b"\r\n"
+            ids.append(found)
+            output.append(opening + found + fragment)
+        done += len(ids)
+        if hub.keeps_log:
+            log = log or _open_deliveries(hub, group, name, first[2])
+            log += (b"*%d" % (11 + len(ids)), claim, bulk(argv[3]), b"$1\r\n0\r\n", *ids, claim_end)
+    if done:
+        database.accessed[name] = now_ms
+        hub.dirty += done
+    return done
+
+
+def _alike(requests: list[list[bytes]], at: int) -> int:
+    """How many requests from there on are the same."""
+    first, end = requests[at], at + 1
+    while end < len(requests) and requests[end] == first:
+        end += 1
+    return end - at
+
+
+def _open_deliveries(hub: Hub, group: Group, name: bytes, group_name: bytes) -> list[bytes]:
+    """The log, ready for claims: in a transaction, which stays open while the same group is read."""
+    if hub.delivering is None or hub.delivering[0] is not group:
+        if hub.delivering is not None:
+            end_deliveries(hub)
+        hub.delivering = (group, name, group_name)
+        hub.encoded.append(_MULTI)
+    return hub.encoded
+
+
+def _claim_of(name: bytes, group_name: bytes, now_ms: int) -> tuple[bytes, bytes]:
+    """What stands in a logged claim before the consumer, and behind the ids."""
+    start = b"\r\n$6\r\nXCLAIM\r\n" + bulk(name) + bulk(group_name)
+    end = b"$4\r\nTIME\r\n%b$10\r\nRETRYCOUNT\r\n$1\r\n1\r\n$5\r\nFORCE\r\n$6\r\nJUSTID\r\n"
+    return start, end % bulk(b"%d" % now_ms)
+
+
+def end_deliveries(hub: Hub) -> None:
+    """End the transaction of deliveries that is open: the group is where it is now."""
+    assert hub.delivering is not None
+    group, name, group_name = hub.delivering
+    hub.delivering = None
+    read = b"-1" if group.entries_read is None else b"%d" % group.entries_read
+    opening = b"*7\r\n$6\r\nXGROUP\r\n$5\r\nSETID\r\n"
+    words = (bulk(name), bulk(group_name), bulk(group.mark), b"$11\r\nENTRIESREAD\r\n", bulk(read))
+    hub.encoded += (opening, *words, _EXEC)
+
+
+def xack(
+    hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XACK key group id"""
+    if len(requests[0]) != 4:
+        return 0
+    word, name, group_name, _ = requests[0]
+    database = hub.keyspace.databases[db]
+    stream = database.values.get(name)
+    if type(stream) is not Stream or name in database.expires:
+        return 0
+    group = stream.groups.get(group_name)
+    if group is None:
+        return 0
+    remove = group.pending.remove
+    done = 0
+    for argv in requests:
+        # An id that is not in its canonical form is not found here, and takes the long way.
+        if len(argv) != 4 or argv[2] != group_name or argv[1] != name or argv[0] != word or not remove(argv[3]):
+            break
+        done += 1
+    if done:
+        output += [b":1\r\n"] * done
+        database.accessed[name] = now_ms
+        hub.dirty += done
+        if hub.keeps_log:
+            if hub.delivering is not None:
+                end_deliveries(hub)
+            chunk = _bytes_of(requests, done, pieces)
+            if chunk:
+                hub.encoded.append(chunk)
+            else:
+                for argv in requests[:done]:
+                    hub.encoded += (b"*4\r\n", *map(bulk, argv))
+    return done
+
+
+def xack_alike(
+    hub: Hub, db: int, alike: Alike, now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XACK key group id, of one group."""
+    _, name, group_name = alike.words
+    bulks = alike.bulks
+    database = hub.keyspace.databases[db]
+    stream = database.values.get(name)
+    if type(stream) is not Stream or name in database.expires:
+        return 0
+    group = stream.groups.get(group_name)
+    if group is None:
+        return 0
+    remove = group.pending.remove
+    done = 0
+    for text in bulks:
+        if not remove(text[5:-2]):  # ids of ten bytes and more: shorter ones are not found, and take the long way
+            break
+        done += 1
+    if done:
+        output += [b":1\r\n"] * done
+        database.accessed[name] = now_ms
+        hub.dirty += done
+        if hub.keeps_log:
+            if hub.delivering is not None:
+                end_deliveries(hub)
+            lines = [alike.opening] * (2 * done)
+            lines[1::2] = bulks[:done]
+            hub.encoded += lines
+    return done
+
+
+def bulk(word: bytes) -> bytes:
+    """A word as it stands in requests, replies and the log."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+EXPRESS_ALIKE: Final[dict[bytes, tuple[str, ExpressAlike]]] = {
+    b"XADD": ("xadd", xadd_alike),
+    b"XACK": ("xack", xack_alike),
+    b"xadd": ("xadd", xadd_alike),
+    b"xack": ("xack", xack_alike),
+}
+
+# By the name as clients write it; other spellings take the long way.
+EXPRESS: Final[dict[bytes, tuple[str, Express]]] = {
+    b"XADD": ("xadd", xadd),
+    b"XREADGROUP": ("xreadgroup", xreadgroup),
+    b"XACK": ("xack", xack),
+    b"xadd": ("xadd", xadd),
+    b"xreadgroup": ("xreadgroup", xreadgroup),
+    b"xack": ("xack", xack),
+}

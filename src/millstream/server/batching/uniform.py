@@ -1,0 +1,110 @@
+"""Requests that come in rows and hardly differ: the appends of a producer, the acknowledgements of a worker.
+
+    *5 $4 XADD $1 s $1 * $1 f │ $100 …        opening, the same in all of them │ the last word, as a bulk string
+
+Such a row is cut at its opening instead of being parsed word by word, and the last words are kept as the bulk strings
+that they are: so they are sent and logged. A bulk string is believed when its length is the one that its header says;
+whatever is not exactly of this form is for the decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millstream.server.protocol.resp import header_of
+
+_LONGEST_TAIL: Final = 4096
+# How a bulk string begins whose whole length is this; what cannot be one begins with nothing that there is.
+_BULK_STARTS: Final = [b"!"] * _LONGEST_TAIL
+for _size in range(_LONGEST_TAIL - 16):
+    _start = b"$%d\r\n" % _size
+    _BULK_STARTS[len(_start) + _size + 2] = _start
+_STARTS: Final = (b"*5\r\n$4\r\nXADD\r\n", b"*4\r\n$4\r\nXACK\r\n", b"*5\r\n$4\r\nxadd\r\n", b"*4\r\n$4\r\nxack\r\n")
+
+
+class Alike:
+    """Requests that differ in their last word only: the words before it, and each last word as a bulk string."""
+
+    __slots__ = ("bulks", "opening", "words")
+
+    def __init__(self, opening: bytes, words: list[bytes], bulks: list[bytes]) -> None:
+        self.opening = opening  # the bytes that all begin with
+        self.words = words
+        self.bulks = bulks
+
+    def requests(self, done: int) -> list[list[bytes]]:
+        """The requests but for so many at the front."""
+        return [[*self.words, bulk[bulk.index(b"\n") + 1 : -2]] for bulk in self.bulks[done:]]
+
+
+class AlikeReader:
+    """Reads requests that workers and producers send in rows; knows how the last ones began."""
+
+    __slots__ = ("_opening", "_words")
+
+    def __init__(self) -> None:
+        self._opening = b"?"  # no request begins like this
+        self._words: list[bytes] = []
+
+    def read(self, pieces: list[bytes]) -> Alike | None:
+        """The requests of pieces, each of one whole request, or of one piece of several; None if it is not so."""
+        first = pieces[0]
+        if not first.startswith(self._opening) and not self._learn(first):
+            return None
+        opening = self._opening
+        if len(pieces) == 1:
+            bulks = first.split(opening)
+            if bulks.pop(0):
+                return None
+        else:
+            size = len(opening)
+            bulks = [piece[size:] for piece in pieces if piece.startswith(opening)]
+            if len(bulks) != len(pieces):
+                return None
+        for bulk in bulks:
+            size = len(bulk)
+            if size >= _LONGEST_TAIL or not bulk.startswith(_BULK_STARTS[size]) or not bulk.endswith(b"\r\n"):
+                return None
+        return Alike(opening, self._words, bulks)
+
+    def _learn(self, data: bytes) -> bool:
+        """Take over how a request begins, if it is one of those that come in rows."""
+        if not data.startswith(_STARTS):
+            return False
+        count = data[1] - 48
+        lines = data.split(b"\r\n", 2 * count)
+        words = lines[2 : 2 * count : 2]
+        try:
+            if lines[1 : 2 * count - 1 : 2] != list(map(header_of, map(len, words))):
+                return False
+        except IndexError:  # a word longer than the table
+            return False
+        if len(lines) <= 2 * count:
+            return False
+        self._opening, self._words = b"\r\n".join(lines[: 2 * count - 1]) + b"\r\n", words
+        return True
+
+
+def split_alike(pieces: list[bytes], count: int) -> list[list[bytes]] | None:
+    """As `_split_evenly`, for pieces of which each must be one whole request of so many words.
+
+    That each has the right number of lines, and ends with one, keeps what one peer sent apart from what others did.
+    """
+    lines: list[bytes] = []
+    size = 2 * count + 2
+    for piece in pieces:
+        lines += piece.split(b"\r\n")
+        if len(lines) % size or lines[-1]:
+            return None
+    starts = lines[::size]
+    if len(starts) != len(pieces) or starts.count(b"*%d" % count) != len(starts):
+        return None
+    del lines[::size]
+    del lines[size - 2 :: size - 1]
+    words = lines[1::2]
+    try:
+        if lines[::2] != list(map(header_of, map(len, words))):
+            return None
+    except IndexError:  # a word longer than the table
+        return None
+    return [words[at : at + count] for at in range(0, len(words), count)]

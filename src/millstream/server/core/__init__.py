@@ -1,0 +1,1 @@
+"""Sessions, calls, blocking commands and timers: how one command runs."""

@@ -1,0 +1,599 @@
+"""One connection without a socket: what is known of the client, its transaction, what it still has to send.
+
+    feed(bytes) ──▶ RequestDecoder ──▶ argv ── checks ──▶ queued (MULTI) or run ──▶ reply ──▶ send(bytes)
+
+Requests are answered strictly in order. While a command blocks, later requests wait. Messages from channels go out
+between replies; those that the session's own command causes, after its reply.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import islice, takewhile
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from millstream.engine import faults
+from millstream.engine.faults import fault
+from millstream.engine.outcome import Encoded, Reply, Simple, Wait
+from millstream.engine.table import Command
+from millstream.errors import CommandError, ProtocolError
+from millstream.server.access.auth import DEFAULT_USER
+from millstream.server.batching.hot_commands import EXPRESS, EXPRESS_ALIKE
+from millstream.server.batching.uniform import AlikeReader
+from millstream.server.commands import PLAIN, lookup
+from millstream.server.commands.common import ReplyMode
+from millstream.server.features.pause import Postponed
+from millstream.server.protocol.resp import RequestDecoder, append_reply, encode
+from millstream.server.protocol.sequence import Several
+
+if TYPE_CHECKING:
+    from millstream.server.core.blocking import Place, Waiter
+    from millstream.server.core.hub import Hub
+
+logger = logging.getLogger(__name__)
+
+Gate = Callable[["Session", Command, list[bytes]], "CommandError | None"]
+
+QUEUED: Final = Simple(b"QUEUED")
+_ON: Final = ReplyMode.ON
+_WORTH_A_LOOK: Final = 256  # bytes that are likely to be more than one request
+_MOST_AT_ONCE: Final = 64  # requests from a queue that share a look at the clock
+_LOCAL: Final = (b"127.", b"[::1]:", b"[::ffff:127.", b"embedded:")
+# Run at once although a transaction is being written down.
+_NEVER_QUEUED: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})
+_FOR_SUBSCRIBERS: Final = frozenset(
+    {"ping", "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe", "quit", "reset"}
+)
+
+NO_DEBUG: Final = (
+    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a '
+    "local connection, otherwise you need to set this option in the configuration file, and then restart the server."
+)
+
+
+class Session:
+    """The state of a connection. Everything but `feed`, `execute` and `close` is called under the hub's lock."""
+
+    __slots__ = (
+        "__weakref__",
+        "_alike",
+        "_closed",
+        "_decoder",
+        "_deferred",
+        "_output",
+        "_pending",
+        "_promised",
+        "_provisional",
+        "_queued_bytes",
+        "_send",
+        "aborted",
+        "address",
+        "bytes_in",
+        "bytes_out",
+        "channels",
+        "commands",
+        "created_ms",
+        "db",
+        "hub",
+        "id",
+        "is_authenticated",
+        "is_closed",
+        "is_closing",
+        "is_plain",
+        "is_running",
+        "is_spared",
+        "is_trusted",
+        "last_command",
+        "last_ms",
+        "leaves_untouched",
+        "lib_name",
+        "lib_version",
+        "local_address",
+        "name",
+        "patterns",
+        "protocol",
+        "queue",
+        "reply_mode",
+        "shards",
+        "user",
+        "waiter",
+        "watch_failed",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        hub: Hub,
+        send: Callable[[bytes], None],
+        closed: Callable[[], None] | None = None,
+        *,
+        number: int = 0,
+        address: bytes = b"",
+        local_address: bytes = b"",
+    ) -> None:
+        self.hub = hub
+        self.id = number
+        self.address = address or b"embedded:%d" % number
+        self.local_address = local_address or b"embedded:0"
+        self.created_ms = self.last_ms = hub.now_ms()
+        self.last_command = "NULL"
+        self.commands = self.bytes_in = self.bytes_out = 0
+        self.lib_name = self.lib_version = b""
+        self.is_closed = False  # the peer has gone, or was sent away
+        self.is_closing = False  # to be closed once the output is sent
+        self.is_trusted = False  # not a client, but the program that this server is a part of
+        self.is_running = False  # a command of this session is: messages it causes wait for its reply
+        self.waiter: Waiter | None = None  # the command that blocks
+        self.watched: dict[Place, bool] = {}
+        self.watch_failed = False
+        self.channels: dict[bytes, None] = {}
+        self.patterns: dict[bytes, None] = {}
+        self.shards: dict[bytes, None] = {}
+        self._send = send
+        self._closed = closed
+        self._decoder = RequestDecoder()
+        self._alike = AlikeReader()
+        self._pending: deque[list[bytes]] = deque()  # requests that came as words
+        self._output: list[bytes] = []
+        self._provisional: list[tuple[int, int]] = []  # parts of it that hold only once the log is written
+        self._promised: list[tuple[int, int]] = []  # the same, of which each piece is a reply for itself
+        self._deferred: list[bytes] = []
+        # Nothing is under way, nothing is special: the last requests took the short way. `turn` then runs the next.
+        self.is_plain = False
+        self.start_over()
+        self.follow_limits()
+
+    def start_over(self) -> None:
+        """The state of a fresh connection, as far as RESET brings it back."""
+        self.protocol = 2
+        self.db = 0
+        self.name = b""
+        self.user = DEFAULT_USER
+        self.is_authenticated = self.hub.access.is_open
+        self.reply_mode = ReplyMode.ON
+        self.is_spared = False  # CLIENT NO-EVICT
+        self.leaves_untouched = False  # CLIENT NO-TOUCH: what it reads does not count as used
+        self.end_transaction()
+
+    def follow_limits(self) -> None:
+        """Take over the limits of requests from the settings."""
+        config = self.hub.config
+        self._decoder.max_bulk = config.number("proto-max-bulk-len")
+        self._decoder.max_buffer = config.number("client-query-buffer-limit")
+        self._decoder.restricted = not self.is_authenticated
+
+    # From the outside
+
+    def feed(self, data: bytes) -> None:
+        """Take in bytes from the peer, and run what requests they complete."""
+        hub = self.hub
+        with hub.lock:
+            if self.is_closed:
+                return
+            hub.is_busy = True
+            self.bytes_in += len(data)
+            if self.is_running:  # its own script takes long, and it is heard meanwhile
+                self._decoder.feed(data)
+                return
+            if not self._run_at_once(data):
+                self.advance()
+            hub.finish()
+
+    def execute(self, argv: list[bytes]) -> None:
+        """Take in one request that is already split into words."""
+        with self.hub.lock:
+            if not self.is_closed:
+                self.hub.is_busy = True
+                self.is_plain = False
+                self._pending.append(argv)
+                self.advance()
+                self.hub.finish()
+
+    def close(self) -> None:
+        """The peer has gone: forget it. A command that blocks has taken nothing."""
+        with self.hub.lock:
+            if self.hub.is_busy:  # garbage collection came between: not while lists are being walked
+                self.hub.close_later(self)
+            else:
+                self.forget()
+
+    def forget(self) -> None:
+        """Leave everything in which the hub knows this session."""
+        if self.is_closed:
+            return
+        self.is_closed = self.is_closing = True
+        self.is_plain = False
+        if self.waiter is not None:
+            self.hub.give_up(self.waiter)
+            self.waiter = None
+        self._output.clear()
+        self.hub.stats.bytes_in += self.bytes_in
+        self.hub.stats.bytes_out += self.bytes_out
+        self.leave_everything()
+        self.hub.sessions.pop(self.id, None)
+
+    # Requests
+
+    def _run_at_once(self, data: bytes) -> bool:
+        """Take in bytes; whether that was all there is to do, since all their requests took a short way."""
+        decoder = self._decoder
+        is_free = self.waiter is None and not self._pending and not self.is_closing and decoder.is_idle
+        pieces = [data]
+        alike = self._alike.read(pieces) if is_free and len(data) >= _WORTH_A_LOOK else None
+        done = 0
+        if alike is not None and alike.words[0] in EXPRESS_ALIKE:
+            name, run = EXPRESS_ALIKE[alike.words[0]]
+            done = self._run_express(name, run, alike, pieces)
+            if done == len(alike.bulks):
+                self.is_plain = True
+                return True
+        if alike is not None:
+            requests: list[list[bytes]] | None = alike.requests(done)
+        else:
+            requests = decoder.read_at_once(data) if is_free else None
+        if not requests:  # not whole requests, or no bytes at all
+            self.is_plain = False
+            decoder.feed(data)
+            return False
+        done = 0
+        if alike is None and requests[0][0] in EXPRESS:
+            done = self._run_express(*EXPRESS[requests[0][0]], requests, pieces)
+        if done == len(requests):
+            self.is_plain = True
+            return True
+        self.is_plain = False
+        decoder.parsed.extend(map(list, requests[done:]))  # copies: the decoder may have the same ones again
+        return False
+
+    def advance(self) -> None:
+        """Run requests until there is none, one of them blocks, or the connection ends."""
+        parsed = self._decoder.parsed
+        while self.waiter is None and not self.is_closing:
+            if parsed and not self._pending:
+                if parsed[0][0] not in EXPRESS or not self._run_some(parsed):
+                    self._handle(parsed.popleft())
+                continue
+            try:
+                argv = self._pending.popleft() if self._pending else self._decoder.next()
+            except ProtocolError as error:
+                self._break_off(str(error))
+                return
+            if argv is None:
+                return
+            self._handle(argv)
+
+    def _run_some(self, parsed: deque[list[bytes]]) -> bool:
+        """Run requests of one of the hot few from the front of the queue; False if the first needs the long way."""
+        word = parsed[0][0]
+        requests = list(takewhile(lambda argv: argv[0] == word, islice(parsed, _MOST_AT_ONCE)))
+        done = self._run_express(*EXPRESS[word], requests, [])
+        for _ in range(done):
+            parsed.popleft()
+        return done > 0
+
+    def _run_express(self, name: str, run: Callable[..., int], requests: object, pieces: list[bytes]) -> int:
+        """Run as many requests as a short way takes; `pieces` are their bytes, if that is known.
+
+        What holds for all commands is looked at once: nothing that these do can change it.
+        """
+        hub = self.hub
+        if hub.gates or hub.is_told or hub.monitors or not self._look_plain():
+            return 0
+        db, output = self.db, self._output
+        if db != hub.encoded_db:
+            hub.log_in_database(db)
+        start = len(output)
+        started = perf_counter_ns()
+        now_ms = hub.now_ms()
+        done = run(hub, db, requests, now_ms, self.protocol, output, pieces)
+        if not done:
+            return 0
+        if not start:
+            hub.send_later(self)
+        if hub.keeps_log and hub.before_replies is not None:
+            self._promised.append((start, start + done))
+        self.last_ms, self.last_command = now_ms, name
+        self.commands += done
+        hub.stats.count_calls(name, done, perf_counter_ns() - started)
+        return done
+
+    def _look_plain(self) -> bool:
+        """Whether this connection has nothing about it that a command must respect."""
+        return self.is_plain or (
+            self.is_authenticated
+            and self.queue is None
+            and self.reply_mode is _ON
+            and not (self.channels or self.patterns or self.shards)
+        )
+
+    def _break_off(self, text: str) -> None:
+        """Answer a protocol error, unless it is one to be silent about, and close."""
+        if text:
+            error = fault(b"ERR Protocol error: " + text.encode("latin-1"))
+            self.hub.stats.count_error(error)
+            self._write(encode(error, self.protocol))
+        self.shut()
+
+    def _handle(self, argv: list[bytes]) -> None:
+        """Check a request, and run or queue it."""
+        hub = self.hub
+        self.is_plain = False  # commands are what changes that
+        self.commands += 1
+        self.last_ms = hub.now_ms()
+        row = PLAIN.get(argv[0])
+        # Nearly every request is one of a plain command on a plain connection, which passes all checks.
+        if (
+            row is not None
+            and self.queue is None
+            and self.is_authenticated
+            and not (hub.monitors or self.channels or self.patterns or self.shards)
+            and (len(argv) == row.arity or len(argv) >= -row.arity > 0)
+        ):
+            refusal = self.refusal(row, argv) if hub.gates else None
+            if refusal is not None:
+                self._refuse(refusal, row, argv)
+                return
+            self.last_command = row.name
+            self._run(row, argv)
+        else:
+            self._handle_carefully(argv)
+
+    def _handle_carefully(self, argv: list[bytes]) -> None:
+        hub = self.hub
+        row = None
+        try:
+            row = lookup(argv)
+            self._check(row, argv)
+        except CommandError as error:
+            self._refuse(error, row, argv)
+            return
+        self.last_command = row.name
+        if self.queue is not None and row.name not in _NEVER_QUEUED:
+            self._queued_bytes += sum(map(len, argv))
+            if self._queued_bytes > self._decoder.max_buffer:
+                logger.warning("Closing a client whose transaction is too long: %d", self.id)
+                self.shut()
+                return
+            self.queue.append((row, argv))
+            self.commands -= 1  # it counts when it runs
+            self._answer(QUEUED)
+            return
+        if hub.monitors and row.name != "exec":
+            hub.show(self, row, argv)
+        self._run(row, argv)
+        if hub.monitors and row.name == "exec":  # behind what it has run
+            hub.show(self, row, argv)
+
+    def _check(self, row: Command, argv: list[bytes]) -> None:
+        """All reasons to refuse a command before it is run or queued, in Redis's order."""
+        hub = self.hub
+        if not row.fits(len(argv)):
+            raise faults.wrong_arity(row.name)
+        if row.name == "debug" and not self._may_debug():
+            raise fault(NO_DEBUG)
+        if not self.is_authenticated and "no_auth" not in row.flags:
+            raise fault("NOAUTH Authentication required.")
+        if self.queue is not None and "no_multi" in row.flags:
+            raise fault("ERR Command not allowed inside a transaction")
+        refusal = self.refusal(row, argv) if hub.gates else None
+        if refusal is not None:
+            raise refusal
+        if self.is_subscriber and row.name not in _FOR_SUBSCRIBERS:
+            raise fault(
+                f"ERR Can't execute '{row.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET "
+                "are allowed in this context"
+            )
+
+    def _may_debug(self) -> bool:
+        """Whether DEBUG is allowed; `local` is on this machine, whose two ends of a unix socket have one name."""
+        setting = self.hub.config["enable-debug-command"]
+        is_local = self.address == self.local_address or self.address.startswith(_LOCAL)
+        return setting == b"yes" or (setting == b"local" and is_local)
+
+    def refusal(self, row: Command, argv: list[bytes]) -> CommandError | None:
+        """What one of the hub's gates has against a command: access control, memory, a log that cannot be written."""
+        for gate in self.hub.gates:
+            refusal = gate(self, row, argv)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _refuse(self, error: CommandError, row: Command | None, argv: list[bytes]) -> None:
+        if type(error) is Postponed and row is not None:
+            self.waiter = self.hub.pause.postpone(self, row, argv)
+            return
+        if row is None and argv[0].lower() in (b"post", b"host:"):  # a browser was tricked into talking to us
+            self.shut()
+            return
+        if row is not None:
+            self.hub.stats.of(row.name).rejected += 1
+            if row.name == "exec":
+                reason = error.wire.removeprefix(b"ERR ")
+                error = fault(b"EXECABORT Transaction discarded because of: " + reason)
+                self.end_transaction()
+        self.aborted = self.queue is not None
+        self.hub.stats.count_error(error)
+        self._answer(error)
+
+    def _run(self, row: Command, argv: list[bytes]) -> None:
+        hub = self.hub
+        start = len(self._output)
+        self.is_running = True
+        reply = hub.perform(self, row, argv, self.last_ms, True)
+        self.is_running = False
+        if type(reply) is Wait:
+            self.waiter = hub.block(self, row, reply, self.db, self.protocol)
+            self.commands -= 1  # it counts when it ends
+        elif self.reply_mode is _ON:
+            if not self._output:
+                hub.send_later(self)
+            append_reply(self._output, reply, self.protocol)
+        else:
+            self._answer(reply)
+        if hub.is_unsettled and hub.has_logged:
+            self._note_provisional(start)
+        if self._deferred:
+            self.send_deferred()
+        if hub.is_unsettled:
+            hub.commit()
+
+    def resume(self, reply: Reply) -> None:
+        """The command that blocked has its reply."""
+        waiter, self.waiter = self.waiter, None
+        self.commands += 1
+        start = len(self._output)
+        self._answer(reply)
+        if waiter is not None and "write" in waiter.row.flags:
+            self._note_provisional(start)
+        self.send_deferred()
+        self.hub.resume_later(self)
+
+    def run_later(self, argv: list[bytes]) -> None:
+        """A request that had to wait for the end of a pause comes before those behind it."""
+        self.waiter = None
+        self._pending.appendleft(argv)
+        self.hub.resume_later(self)
+
+    # Output
+
+    def _answer(self, reply: Reply | Wait) -> None:
+        mode = self.reply_mode
+        if mode is _ON or (type(reply) is Several and reply):  # messages about subscriptions are no replies
+            if not self._output:
+                self.hub.send_later(self)
+            append_reply(self._output, reply, self.protocol)
+        elif mode is ReplyMode.SKIP_NEXT:
+            self.reply_mode = ReplyMode.SKIP
+        elif mode is ReplyMode.SKIP:
+            self.reply_mode = ReplyMode.ON
+
+    @property
+    def has_output(self) -> bool:
+        """Whether something is to be sent that came before a reply of now."""
+        return bool(self._output)
+
+    def _note_provisional(self, start: int) -> None:
+        """The output from here on is a reply that promises something that is not certain yet."""
+        if self.hub.before_replies is not None and len(self._output) > start:
+            self._provisional.append((start, len(self._output)))
+
+    def take_back(self, error: CommandError) -> None:
+        """What was changed could not be made certain: an error goes out instead of each reply that promised it."""
+        for start, end in self._provisional:
+            self._output[start:end] = [encode(error, self.protocol)] + [b""] * (end - start - 1)
+            self.hub.stats.count_error(error)
+        for start, end in self._promised:
+            self._output[start:end] = [encode(error, self.protocol)] * (end - start)
+            for _ in range(start, end):
+                self.hub.stats.count_error(error)
+
+    def _write(self, data: bytes) -> None:
+        if not self._output:
+            self.hub.send_later(self)
+        self._output.append(data)
+
+    def push(self, data: bytes) -> None:
+        """Send an encoded message now, or behind the reply of the command that is running."""
+        if self.is_running:
+            self._deferred.append(data)
+        else:
+            self._write(data)
+
+    def send_deferred(self) -> None:
+        """The reply is written: now the messages its command caused."""
+        if self._deferred:
+            self._write(b"".join(self._deferred))
+            self._deferred.clear()
+
+    def flush(self) -> None:
+        """Hand all output to the peer; then close, if that was asked for."""
+        if self.is_closed:
+            return
+        if self._output:
+            data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+            self._output.clear()
+            if self._promised or self._provisional:
+                self._promised.clear()
+                self._provisional.clear()
+            self.bytes_out += len(data)
+            try:
+                self._send(data)
+            except Exception:  # costs its own connection and nobody else's
+                logger.exception("Output could not be handed over, closing the connection: %d", self.id)
+                self.is_closing = True
+        if self.is_closing:
+            self.forget()
+            if self._closed is not None:
+                self._closed()
+
+    def shut(self) -> None:
+        """Close the connection once its output is sent."""
+        self.is_closing = True
+        self.is_plain = False
+        if self.waiter is not None:
+            self.hub.give_up(self.waiter)
+            self.waiter = None
+        self.hub.send_later(self)
+
+    # Transactions
+
+    def end_transaction(self) -> None:
+        """No transaction, nothing watched."""
+        self.queue: list[tuple[Command, list[bytes]]] | None = None
+        self._queued_bytes = 0
+        self.aborted = False
+        if self.watched:
+            self.hub.watches.drop(self)
+            self.hub.observe()
+
+    def run_queue(self, queue: list[tuple[Command, list[bytes]]], now_ms: int) -> list[Reply]:
+        """Run the commands of a transaction, all at the same time of day; their replies."""
+        replies: list[Reply] = []
+        access = self.hub.access
+        for row, argv in queue:
+            refusal = access.refusal_in_exec(self, row, argv) if access.is_needed or self.is_closing else None
+            if refusal is not None:
+                self.hub.stats.count_error(refusal)
+                replies.append(refusal)
+                continue
+            protocol = self.protocol
+            self.commands += 1
+            if self.hub.monitors:
+                self.hub.show(self, row, argv)
+            reply = self.hub.perform(self, row, argv, now_ms, False)
+            assert not isinstance(reply, Wait), row.name
+            if self.protocol != protocol:  # HELLO: what came before it is in the old protocol
+                replies = [Encoded(encode(earlier, protocol)) for earlier in replies]
+            replies.append(reply)
+        return replies
+
+    # Subscriptions
+
+    @property
+    def subscriptions(self) -> int:
+        """Channels and patterns."""
+        return len(self.channels) + len(self.patterns)
+
+    @property
+    def is_subscriber(self) -> bool:
+        """Whether only a few commands are allowed: RESP2 cannot tell a message from a reply."""
+        return self.protocol == 2 and bool(self.channels or self.patterns or self.shards)
+
+    def leave_everything(self) -> None:
+        """No transaction, no subscription, no monitoring, no cache to tell of changes."""
+        self.end_transaction()
+        self.hub.tracking.stop(self)
+        pubsub = self.hub.pubsub
+        for names, topics in (
+            (self.channels, pubsub.channels),
+            (self.patterns, pubsub.patterns),
+            (self.shards, pubsub.shards),
+        ):
+            for name in names:
+                topics.drop(name, self)
+            names.clear()
+        if self.hub.monitors.pop(self, "absent") is None:
+            self.hub.observe()

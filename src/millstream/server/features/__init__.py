@@ -1,0 +1,1 @@
+"""Features beside commands: pub/sub, tracking, WATCH, slow log, memory."""

@@ -1,0 +1,208 @@
+"""`maxmemory`: how much memory the keys take, and the gate that refuses commands that would take more.
+
+    a command that changed something ──▶ account ──▶ the sizes of its keys ──▶ total
+    a command that may take memory ──▶ gate ──▶ OOM while the total is above the limit
+
+Counted is what `sizes` reckons of keys and values, and what subscriptions take. The memory of the process would not
+do: it does not shrink when keys are deleted, and those who make room must be let in again. A value is looked at as a
+whole only when an eighth of it may have changed since the last time; in between its size follows its length. So an
+account takes a microsecond or two, however large the value, and the total is a few per cent off (docs/memory.md).
+Without a limit nothing is counted.
+
+Nothing is evicted, whatever `maxmemory-policy` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from itertools import islice
+from typing import TYPE_CHECKING, Final, cast
+
+from millstream.engine.keys.keyspace import Database, Keyspace
+from millstream.engine.streams.stream import Stream
+from millstream.engine.table import Command
+from millstream.errors import CommandError
+from millstream.server.features import value_sizes
+
+if TYPE_CHECKING:
+    from millstream.server.core.blocking import Place
+    from millstream.server.core.call import ServerCall
+    from millstream.server.core.hub import Hub
+    from millstream.server.core.session import Session
+
+OUT_OF_MEMORY: Final = "OOM command not allowed when used memory > 'maxmemory'."
+STARTUP: Final = 1 << 20  # counted for the server itself, whatever Python takes
+
+_ENTRY: Final = 100  # what counting a key takes
+_SMALL: Final = 16  # a value with no more parts is looked at each time
+_PART: Final = 8  # others, when more than an eighth of them may have changed
+_MOST_BLOCKS: Final = 2048  # of a stream that are looked at, evenly spread: two milliseconds
+_MOST_PARTS: Final = 100_000  # of another value, from the first one on
+_SURVEYED: Final = 1000  # keys of a database that are looked at while nothing is counted
+_SAMPLES: Final = 5  # parts of each of their values
+_RECOUNT_MS: Final = 1000
+_WHOLE_DATABASES: Final = frozenset({"flushall", "flushdb", "swapdb"})
+
+
+class _Weighed:
+    """A collection as it was when it was last looked at, and what has happened to it since then."""
+
+    __slots__ = ("_changes", "_incoming", "_length", "_whole", "size", "value")
+
+    def __init__(self, value: Sized) -> None:
+        self.value = value
+        self.size = 0  # with its key
+        self._look()
+
+    def _look(self) -> None:
+        most = _MOST_BLOCKS if type(self.value) is Stream else _MOST_PARTS
+        self._whole = value_sizes.of_value(self.value, most)
+        self._length = len(self.value)
+        self._incoming = 0  # bytes that commands on it have brought
+        self._changes = 0  # such commands
+
+    def follow(self, own: int, incoming: int) -> None:
+        """A command has changed it and brought some bytes; `own` is what its key takes."""
+        length = len(self.value)
+        slack = self._length // _PART
+        self._changes += 1
+        self._incoming += incoming
+        if (
+            length <= _SMALL
+            or self._changes > slack
+            or abs(length - self._length) > slack
+            or self._incoming > self._whole // _PART
+        ):
+            self._look()
+            self.size = own + self._whole
+        else:
+            self.size = own + self._whole * length // self._length
+
+
+class Memory:
+    """The memory of a hub's keys. Everything is called under its lock."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._keyspace: Keyspace | None = None  # the one that is counted
+        self._counted: list[dict[bytes, int | _Weighed]] = []  # by database
+        self._recounted_ms = 0
+        self._peak = 0
+        self.limit = 0  # 0: none
+        self.total = 0  # bytes of all keys, while there is a limit
+
+    # The limit
+
+    def set_limit(self, limit: int) -> None:
+        """The setting `maxmemory`. The first limit makes all keys be counted, which takes seconds a million."""
+        was_counting = self._hub.counts_memory
+        self.limit = limit
+        self._hub.counts_memory = limit > 0
+        self._hub.observe()
+        gates = self._hub.gates
+        if limit and not was_counting:
+            self.recount()
+            gates.insert(int(self._hub.access.gate in gates), self.gate)
+        elif was_counting and not limit:
+            self._counted.clear()
+            gates.remove(self.gate)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is used than allowed."""
+        return 0 < self.limit < STARTUP + self.total + self._hub.pubsub.size
+
+    def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+        """The reason to refuse a command, if there is one; EXEC is refused for what is queued."""
+        if row.group == "pubsub" and "denyoom" in row.flags:  # what it would take is known: its names
+            needed = STARTUP + self.total + self._hub.pubsub.size + sum(map(len, argv))
+            return CommandError(OUT_OF_MEMORY) if needed > self.limit else None
+        if not self.is_over:
+            return None
+        rows = [queued for queued, _ in session.queue or ()] if row.name == "exec" else [row]
+        return CommandError(OUT_OF_MEMORY) if any("denyoom" in row.flags for row in rows) else None
+
+    # Counting
+
+    def account(self, row: Command, argv: list[bytes], call: ServerCall) -> None:
+        """A command has changed something: its keys may be larger or smaller now."""
+        if row.name in _WHOLE_DATABASES or self._hub.keyspace is not self._keyspace:
+            self.recount()
+            return
+        index = call.db.index
+        places = {(index, argv[at]) for at in row.key_positions(argv)}
+        places.update(call.touches)
+        self.weigh(places, sum(map(len, argv)))
+        if len(self._counted[index]) != len(call.db.values):
+            self._find_lost()
+
+    def weigh(self, places: Iterable[Place], incoming: int = 0) -> None:
+        """These keys have changed; `incoming` bytes came with the command that changed them."""
+        databases = self._hub.keyspace.databases
+        for index, key in places:
+            self.total += self._difference(databases[index], key, incoming)
+        self._peak = max(self._peak, STARTUP + self.total)
+
+    def _difference(self, database: Database, key: bytes, incoming: int) -> int:
+        """Count a key; by how many bytes it differs from when it was last counted."""
+        counted = self._counted[database.index]
+        known = counted.get(key)
+        old = known.size if type(known) is _Weighed else cast(int, known or 0)
+        value = database.values.get(key)
+        if value is None:
+            counted.pop(key, None)
+            return -old
+        own = value_sizes.of_key(key, expires=key in database.expires) + _ENTRY
+        if type(value) is bytes:
+            counted[key] = own + value_sizes.of_value(value)
+            return own + value_sizes.of_value(value) - old
+        if type(known) is not _Weighed or known.value is not value:
+            known = counted[key] = _Weighed(cast(Sized, value))
+        known.follow(own, incoming)
+        return known.size - old
+
+    def recount(self) -> None:
+        """Count everything anew."""
+        self._keyspace = self._hub.keyspace
+        self._recounted_ms = self._hub.now_ms()
+        self._counted = [{} for _ in self._keyspace.databases]
+        self.total = 0
+        for database in self._keyspace:
+            self.weigh([(database.index, key) for key in database.values])
+
+    def _find_lost(self) -> None:
+        """Keys have come or gone that no command told of (a file was loaded): count anew, but not all the time."""
+        if not 0 <= self._hub.now_ms() - self._recounted_ms < _RECOUNT_MS:
+            self.recount()
+
+    # For INFO
+
+    @property
+    def used(self) -> int:
+        """Bytes that are used: counted, or, while nothing is counted, reckoned from some of the keys."""
+        keyspace = self._hub.keyspace
+        if self.limit and any(
+            len(counted) != len(database.values) for counted, database in zip(self._counted, keyspace, strict=False)
+        ):
+            self._find_lost()
+        used = STARTUP + (self.total if self.limit else sum(map(_survey, keyspace))) + self._hub.pubsub.size
+        self._peak = max(self._peak, used)
+        return used
+
+    @property
+    def peak(self) -> int:
+        """The most that `used` is known to have been."""
+        return self._peak
+
+
+def of_key(database: Database, key: bytes, samples: int) -> int:
+    """What a key and its value take; of the value's parts so many are looked at, 0: all."""
+    return value_sizes.of_key(key, expires=key in database.expires) + value_sizes.of_value(
+        database.values[key], samples
+    )
+
+
+def _survey(database: Database) -> int:
+    """What the keys of a database take, if all are as the first ones are."""
+    known = [of_key(database, key, _SAMPLES) for key in islice(database.values, _SURVEYED)]
+    return sum(known) * len(database.values) // len(known) if known else 0

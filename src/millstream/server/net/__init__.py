@@ -1,0 +1,1 @@
+"""Sockets: listening, reading, writing, TLS and limits on output."""

@@ -1,0 +1,329 @@
+"""One socket: bytes from the peer to its session, replies back, and what becomes of a peer that does not read.
+
+    data_received ──▶ Session.feed ── runs all requests of the read ──▶ one _send ──▶ transport.write
+                                                                          │
+           output of other threads ── queued, the loop is called ─────────┘
+
+A peer that leaves output unread is not read from, until it has caught up. One that reads nothing at all while it
+sends (a pipeline of a million commands, whose replies are read at the end) would then wait for us as we for it; so
+after a moment without progress it is read again, and only `client-output-buffer-limit` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.server.net.output_limits import OutputLimit, read_output_limits
+
+if TYPE_CHECKING:
+    from millstream.server.core.session import Session
+    from millstream.server.net.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+HIGH_WATER: Final = 1 << 20  # bytes a peer may leave unread before we read no more from it
+PATIENCE_S: Final = 0.2  # how long a peer that reads nothing is not read from
+LINGER_S = 5.0  # how long a peer may take to read what it is sent before we close; not Final, for a test sets it
+
+
+class Connection:
+    """The socket's side of a session. Its methods are the loop's, but for `reply`, `_send` and `_end`.
+
+    It has the methods of an asyncio.Protocol and is none, so that it can be compiled; so with its transport, which is a
+    reactor's `Stream` or one of the loop's own.
+    """
+
+    __slots__ = (
+        "_active_s",
+        "_choked_size",
+        "_is_called",
+        "_is_choked",
+        "_linger",
+        "_listener",
+        "_over_since_s",
+        "_patience",
+        "_queued",
+        "_seen_bytes",
+        "_transport",
+        "_waited_bytes",
+        "session",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: Any = None
+        self.session: Session | None = None
+        self._queued: deque[bytes | None] = deque()  # output of other threads; None ends the connection
+        self._is_called = False  # the loop's thread will see to that, and has not begun
+        self._is_choked = False  # the peer does not read
+        self._linger: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._choked_size = 0
+        self._over_since_s: float | None = None  # when the soft limit was first exceeded
+        self._waited_bytes = 0  # came in while a command blocked
+        self._seen_bytes = -1  # moved in both directions when last looked at
+        self._active_s = listener.loop.time()
+
+    # From the loop
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        listener = self._listener
+        address, local_address = addresses(transport)
+        refusal = listener.refusal(address)
+        if refusal is not None:
+            self._transport.write(refusal)
+            self._part()
+            return
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        keep_alive(transport, listener.hub.config.number("tcp-keepalive"))
+        self.session = listener.hub.session(self._send, self._end, address=address, local_address=local_address)
+        listener.connections[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        session = self.session
+        if session is None:
+            return
+        try:
+            session.feed(data)
+        except Exception:
+            logger.exception("A connection failed in a way it must not: %d", session.id)
+            self._listener.hub.recover()
+            self._drop()
+            return
+        if session.waiter is not None:
+            self._wait_for_reply(session, len(data))
+        elif self._waited_bytes:
+            self._waited_bytes = 0
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; what it was answered goes out, what it waits for is given up."""
+        self.close()
+        # True: we close when we are through. With TLS there is no such choice.
+        return self._transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for handle in (self._linger, self._patience):
+            if handle is not None:
+                handle.cancel()
+        self._linger = self._patience = None  # they have the transport, which has us
+        self._forget()
+        self._listener.leave(self)
+
+    def pause_writing(self) -> None:
+        self._is_choked = True
+        session = self.session
+        if session is None or self._transport.is_closing():
+            return
+        if not session.is_authenticated:
+            logger.warning("Closing a client that neither logs in nor reads: %d", session.id)
+            self._drop()
+            return
+        self._transport.pause_reading()
+        self._be_patient()
+
+    def resume_writing(self) -> None:
+        self._is_choked = False
+        self._over_since_s = None
+        self._read_on()
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply that did not go through the session; in the loop's thread, under the hub's lock."""
+        session = self.session
+        if session is None or session.is_closed:
+            return
+        session.bytes_out += len(data)
+        if self._queued or self._is_choked:
+            self._send(data)
+        else:
+            self._transport.write(data)
+
+    # From the session, under the hub's lock, in any thread
+
+    def _send(self, data: bytes) -> None:
+        if get_ident() != self._listener.thread:
+            self._pass_on(data)
+        elif self._queued:
+            self._queued.append(data)
+            self._drain()
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+            if self._is_choked:
+                self.check_output()
+
+    def _end(self) -> None:
+        if get_ident() != self._listener.thread:
+            self._pass_on(None)
+        else:
+            self._queued.append(None)
+            self._drain()
+
+    def _pass_on(self, data: bytes | None) -> None:
+        """Leave output to the loop's thread."""
+        self._queued.append(data)
+        # Only now: looked at before, the drain that was called could be through before there is anything new for it.
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all connections
+                self._listener.loop.call_soon_threadsafe(self._drain)
+
+    # Output, in the loop's thread
+
+    def _drain(self) -> None:
+        self._is_called = False  # first: who adds something from now on calls again
+        queued = self._queued
+        while queued:
+            data = queued.popleft()
+            if data is not None:
+                self._write(data)
+                continue
+            self.session = None
+            self._part()
+
+    def _write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+            if self._is_choked:
+                self.check_output()
+
+    def check_output(self) -> None:
+        """Close a peer that has left more unread than its class may, or too much for too long."""
+        session = self.session
+        if session is None or not self._is_choked:
+            return
+        limit = self._output_limit(session)
+        size = self._transport.get_write_buffer_size()
+        if limit.soft and size > limit.soft:
+            if self._over_since_s is None:
+                self._over_since_s = self._listener.loop.time()
+            is_over = self._listener.loop.time() - self._over_since_s >= limit.soft_s
+        else:
+            self._over_since_s = None
+            is_over = False
+        if is_over or (limit.hard and size > limit.hard):
+            logger.warning("Closing a client that left too much unread: %d, %d bytes", session.id, size)
+            self._drop()
+
+    def _output_limit(self, session: Session) -> OutputLimit:
+        limits = read_output_limits(session.hub.config["client-output-buffer-limit"])
+        return limits["pubsub" if session.subscriptions or session.shards else "normal"]
+
+    def _be_patient(self) -> None:
+        self._choked_size = self._transport.get_write_buffer_size()
+        self._patience = self._listener.loop.call_later(PATIENCE_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if self._transport.is_closing() or not self._is_choked:
+            return
+        if self._transport.get_write_buffer_size() < self._choked_size:  # it is reading: let it
+            self._be_patient()
+        else:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # Waiting, idling, ending
+
+    def _wait_for_reply(self, session: Session, size: int) -> None:
+        """Requests behind one that blocks are kept, as much as a client's query buffer may hold."""
+        self._waited_bytes += size
+        if self._waited_bytes > session.hub.config.number("client-query-buffer-limit"):
+            logger.warning("Closing a client that sends without end while it waits: %d", session.id)
+            self._drop()
+
+    def check_idle(self, now_s: float, timeout_s: int) -> None:
+        """Close a peer that did nothing for so long; waiting for entries or messages is doing something."""
+        session = self.session
+        if session is None:
+            return
+        moved = session.bytes_in + session.bytes_out
+        is_waiting = session.waiter or session.subscriptions or session.shards or session in session.hub.monitors
+        if moved != self._seen_bytes or is_waiting:
+            self._seen_bytes = moved
+            self._active_s = now_s
+        elif now_s - self._active_s >= timeout_s:
+            logger.info("Closing an idle client: %d", session.id)
+            self.close()
+
+    def close(self) -> None:
+        """Send what there is, then close."""
+        self._listener.send_output()
+        self._forget()
+        self._hang_up()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _forget(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+
+    def _part(self) -> None:
+        """Close behind the output that is on its way, and let the peer hang up first.
+
+        Closing a socket that holds unread requests makes the system reset it, and the peer might never see why.
+        """
+        if self._transport.is_closing() or not self._transport.can_write_eof():
+            self._hang_up()
+            return
+        self._transport.write_eof()
+        self._read_on()  # to see it go
+        self._start_lingering()
+
+    def _hang_up(self) -> None:
+        self._transport.close()
+        self._start_lingering()
+
+    def _start_lingering(self) -> None:
+        if self._linger is None:
+            self._linger = self._listener.loop.call_later(LINGER_S, self._transport.abort)
+
+    def _drop(self) -> None:
+        """Close without sending what there is. The session is left when the loop tells that the socket is closed."""
+        self._transport.abort()
+
+
+def addresses(transport: Any) -> tuple[bytes, bytes]:
+    """The peer's address and ours, as CLIENT LIST shows them."""
+    peer, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if isinstance(ours, tuple):
+        return _printed(peer), _printed(ours)
+    path = ours if isinstance(ours, bytes) else str(ours).encode()
+    return path + b":0", path + b":0"
+
+
+def _printed(name: Any) -> bytes:
+    if not isinstance(name, tuple):  # it has gone already
+        return b"?:0"
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"{host}:{name[1]}".encode()
+
+
+def keep_alive(transport: Any, seconds: int) -> None:
+    """Have the system ask a silent TCP peer every so often whether it is still there."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or not seconds or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with contextlib.suppress(OSError):  # the peer has gone already, or the system knows no such option
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
+        if idle is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, idle, min(seconds, 32767))
+        if hasattr(socket, "TCP_KEEPINTVL"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, min(max(1, seconds // 3), 32767))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

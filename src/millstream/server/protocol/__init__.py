@@ -1,0 +1,1 @@
+"""RESP: requests to arguments, replies to bytes."""

@@ -1,0 +1,1 @@
+"""Group mode: the source that reads as a consumer of a group."""

@@ -1,0 +1,99 @@
+"""How deliveries end in a query, in the words that workers use: the same verdicts, the same dead letters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from millstream.client.calls import Word
+from millstream.client.capabilities import Capabilities
+from millstream.delivery.batches import Batches, Condemned
+from millstream.delivery.keys import Keys
+from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
+from millstream.delivery.steps import Settle, Steps
+from millstream.spark.group.options import Terms
+
+
+def keys_of(stream: str, terms: Terms) -> Keys:
+    """The keys around a stream."""
+    return Keys(stream.encode("utf-8", "surrogateescape"), terms.dead_letter.encode())
+
+
+def batches_of(stream: str, terms: Terms, capabilities: Capabilities) -> Batches:
+    """The steps of a query on a stream."""
+    steps = Steps(
+        keys_of(stream, terms), terms.group.encode(), capabilities, terms.field_prefix.encode(), lease_ms=terms.lease_ms
+    )
+    return Batches.of(steps)
+
+
+def verdict(fields: Mapping[bytes, bytes], deliveries: int, terms: Terms, now_ms: int | None) -> Settlement | None:
+    """How a delivery ends that must not be worked on; None: it may be. As a worker decides it."""
+    prefix = terms.field_prefix.encode()
+    if fields.get(prefix + b"redrive_group", terms.group.encode()) != terms.group.encode():
+        return Ack()  # a dead letter of another group, redriven: it was done here before
+    expires = fields.get(prefix + b"expires_at", b"")
+    if expires.isdigit() and now_ms is not None and now_ms >= int(expires):
+        return expired(int(expires))
+    if deliveries > terms.policy.max_retries + 1:
+        return DeadLetter(Reason.CRASHED, f"{deliveries - 1} deliveries, and the last ended without an answer")
+    return None
+
+
+def expired(at_ms: int) -> DeadLetter:
+    return DeadLetter(Reason.EXPIRED, f"not handled by {at_ms} (Unix time in ms)")
+
+
+def end_of(condemned: Condemned) -> Settlement:
+    """How such a delivery ends."""
+    return Ack() if condemned.expired_ms is None else expired(condemned.expired_ms)
+
+
+def unsettled(deliveries: int, terms: Terms) -> Settlement:
+    """How a row ends that a query has given no outcome: it is tried again, as often as one that failed."""
+    policy = terms.policy
+    if policy.is_last(deliveries):
+        return DeadLetter(Reason.RETRIES, "the query ended its batch without an outcome for this entry")
+    return Later(policy.backoff.delay(deliveries))
+
+
+def item(entry_id: bytes, number: int | None, settlement: Settlement, stream: Word, terms: Terms) -> Settle:
+    """A settlement as the step takes it."""
+    match settlement:
+        case Ack():
+            return Settle(entry_id, number)
+        case Release():
+            return Settle(entry_id, number, "release")
+        case Later(delay_s=delay_s):
+            return Settle(entry_id, number, "retry", (round(delay_s * 1000),))
+        case DeadLetter():
+            return Settle(entry_id, number, "reject", epitaph(settlement, stream, terms))
+        case _:
+            assert_never(settlement)
+
+
+def epitaph(dead: DeadLetter, stream: Word, terms: Terms) -> tuple[Word, ...]:
+    """What a dead letter says of an entry's end, in a worker's order; the step fills in what is empty."""
+    return (
+        "stream",
+        stream,
+        "group",
+        terms.group,
+        "consumer",
+        "",
+        "retry_count",
+        "",
+        "first_at",
+        "",
+        "reason",
+        str(dead.reason),
+        "error",
+        dead.error,
+        "traceback",
+        dead.traceback,
+    )
+
+
+def pages(items: Sequence[Settle], size: int) -> list[Sequence[Settle]]:
+    """The items, so many at a time."""
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,0 +1,1 @@
+"""Pipelines: sources, steps, sinks, and running them."""

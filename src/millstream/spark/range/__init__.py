@@ -1,0 +1,1 @@
+"""Range mode: the source that reads spans of ids."""

@@ -1,0 +1,1 @@
+"""The sink that settles deliveries, and the outcomes of rows."""

@@ -1,0 +1,1 @@
+"""The sink that appends rows to a stream."""

@@ -1,0 +1,1 @@
+"""Bytes from the server to columns: sockets, RESP to Arrow, rows, metadata."""

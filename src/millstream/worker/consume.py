@@ -1,0 +1,171 @@
+"""Messages for those who loop themselves: fetched, held, settled one by one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.backend import Backend
+from millstream.delivery.consumer import Settled
+from millstream.delivery.delivery import Delivery
+from millstream.delivery.settlement import DeadLetter, Reason, Release, Settlement
+from millstream.errors import BackendError, LeaseLost, MalformedPayload, NotSettled
+from millstream.worker.message import Message
+from millstream.worker.runtime.connect_retry import ConnectPatience, can_mend
+from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
+from millstream.worker.runtime.listener import ExpiryListener
+from millstream.worker.runtime.loop import make_context
+
+if TYPE_CHECKING:
+    from millstream.worker.definition import Definition
+
+
+logger = logging.getLogger(__name__)
+
+
+class Consuming:
+    """A consumer at work; `next` until it is closed."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        open_backend: Callable[[], Backend],
+        backends: tuple[Backend, Backend],
+        ahead: int,
+        stop: threading.Event,
+    ) -> None:
+        self._definition = definition
+        self._open_backend = open_backend
+        self._backends = backends
+        self._ahead = max(1, ahead)
+        self._stop = stop
+        self.consumer, keeper_consumer = (definition.make_consumer(backend) for backend in backends)
+        keeper_consumer.name = self.consumer.name
+        keeper_consumer.share_watch(self.consumer)
+        self._keeper = LeaseKeeper(keeper_consumer, heart=definition.make_heart(self.consumer))
+        self._context = make_context(self.consumer, definition.policy, self._keeper.extend, definition.urls)
+        self._ready: deque[Message[Any]] = deque()
+        self._held: dict[bytes, HeldDelivery] = {}
+        self._listener: ExpiryListener | None = None
+        self.failure: BackendError | None = None  # why the last read came to nothing
+        self._failures = 0  # in a row
+
+    @classmethod
+    def opened(
+        cls,
+        definition: Definition,
+        open_backend: Callable[[], Backend],
+        ahead: int,
+        wait_s: float | None,
+        stop: threading.Event,
+    ) -> Consuming | None:
+        """One that is connected, as soon as its server is there; None if `stop` was set before.
+
+        `wait_s`: how long the caller waits for a message, and so for a server; the settings may say less.
+        """
+        limits = [limit for limit in (wait_s, definition.settings.connect_wait) if limit is not None]
+        patience = ConnectPatience(definition.settings, definition.url, stop, min(limits, default=None))
+        one = patience.open(open_backend)
+        other = None if one is None else patience.open(open_backend)
+        if one is None or other is None:
+            if one is not None:
+                one.close()
+            return None
+        try:
+            return cls(definition, open_backend, (one, other), ahead, stop)
+        except BaseException:
+            one.close()
+            other.close()
+            raise
+
+    def __enter__(self) -> Consuming:
+        try:
+            self.consumer.open()
+            self._keeper.start()
+            self._listener = ExpiryListener.start_for(self.consumer, self._open_backend)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release what nobody settled, and end."""
+        try:
+            left = [(held.delivery, Release()) for held in self._held.values() if held.lease.valid]
+            if left:
+                self.consumer.settle(left)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._stop.set()
+        self._keeper.stop()
+        if self._listener is not None:
+            self._listener.stop()
+        for backend in self._backends:
+            backend.close()
+
+    def next(self, wait_s: float | None) -> Message[Any] | None:
+        """A message, waiting for one up to `wait_s` and no longer than one read does; None if none came.
+
+        A server that has gone away is asked again the next time, and `failure` says so meanwhile.
+        """
+        if not self._ready:
+            block = self.consumer.settings.block if wait_s is None else min(wait_s, self.consumer.settings.block)
+            try:
+                found = self.consumer.fetch(self._ahead, max(block, 0.001))
+            except BackendError as error:
+                self._pause(error, wait_s)
+                return None
+            self.failure, self._failures = None, 0
+            for delivery in found:
+                self._take(delivery)
+        return self._ready.popleft() if self._ready else None
+
+    def _pause(self, error: BackendError, wait_s: float | None) -> None:
+        """Wait before the next read; raises what no waiting mends, and what has failed often enough."""
+        settings = self.consumer.settings
+        if not can_mend(error) or (settings.reconnect_tries is not None and self._failures >= settings.reconnect_tries):
+            raise error
+        self.failure = error
+        self._failures += 1
+        pause_s = settings.reconnect.delay(self._failures)
+        logger.warning("reading %r failed, again in %.1f s: %s", self.consumer.stream, pause_s, error)
+        self._stop.wait(pause_s if wait_s is None else min(pause_s, wait_s))
+
+    def _take(self, delivery: Delivery) -> None:
+        held = self._keeper.hold(delivery)
+        self._held[delivery.id] = held
+        message: Message[Any] = Message(None, delivery, self._context, held.lease, self._settle)
+        try:
+            message.data = self._definition.codec.decode(self.consumer.payload(delivery))
+        except MalformedPayload as error:
+            self._end(held, DeadLetter.of(Reason.MALFORMED, error, str(error)))
+        else:
+            self._ready.append(message)
+
+    def _settle(self, message: Message[Any], settlement: Settlement) -> None:
+        held = self._held.get(message.delivery.id)
+        if held is None or held.lease is not message.lease:
+            raise LeaseLost(message.stream, message.id)
+        result = self._end(held, settlement)
+        if result.error is not None:
+            message._is_settled = False
+            raise NotSettled(message.stream, message.id, result.error)
+        if result.is_lost:
+            raise LeaseLost(message.stream, message.id)
+
+    def _end(self, held: HeldDelivery, settlement: Settlement) -> Settled:
+        is_repeat, held.is_sent = held.is_sent, True  # the caller tries again: the first time may have been it
+        result = self.consumer.settle([(held.delivery, settlement)], is_repeat=is_repeat)[0]
+        if result.error is None:
+            self._keeper.let_go(held)
+            del self._held[held.delivery.id]
+            held.lease.is_lost = held.lease.is_lost or result.is_lost
+        return result

@@ -1,0 +1,1 @@
+"""What runs inside a worker: loop, leases, threads and connections."""

@@ -1,0 +1,542 @@
+"""The worker: reads as much as it has room for, has handlers run, settles what they answer.
+
+    reader (this thread)   fetch(credit) ──▶ hold ──▶ threads or tasks run the handler
+    settler (a thread)     answers, many a call ◀────────────┘
+    leases  (a thread)     renews all that is held, with a connection of its own
+
+The three meet only through queues and the lease keeper. An answer that the server cannot take now is kept and sent
+again while the lease is renewed; so a short outage costs nothing, and finished work is not done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from millstream.client.backend import Backend
+from millstream.client.payload import Codec
+from millstream.delivery.config.settings import Settings
+from millstream.delivery.consumer import Consumer
+from millstream.delivery.delivery import Delivery
+from millstream.delivery.policy import RetryPolicy
+from millstream.delivery.settlement import DeadLetter, Later, Reason, Release, Settlement
+from millstream.delivery.signals import Interrupted
+from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload
+from millstream.worker.handlers import Middleware, Registered
+from millstream.worker.message import Context, Message
+from millstream.worker.runtime.breaker import FloodBreaker
+from millstream.worker.runtime.connect_retry import ConnectPatience
+from millstream.worker.runtime.lease_process import Heart
+from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
+from millstream.worker.runtime.listener import ExpiryListener
+from millstream.worker.runtime.pool import ThreadPool
+from millstream.worker.runtime.threads import SYSTEM, ThreadLike, Threads
+
+logger = logging.getLogger(__name__)
+MOST_AT_ONCE = 500  # settlements a call
+STOP_WITHIN_S = 1.0  # no read waits longer, so that stop() is heard
+AGAIN_FIRST_S, AGAIN_CAP_S = 0.2, 10.0  # for settlements that the server refused
+
+
+@dataclass(slots=True, eq=False)
+class RunningHandler:
+    """A delivery and its handler."""
+
+    held: HeldDelivery
+    message: Message[Any]
+    started: float = 0.0
+    thread: int | None = None  # of a blocking handler
+    task: Future[Any] | None = None  # of a coroutine
+    is_over: bool = False  # answered, timed out or lost: whatever comes later is passed over
+    is_dropped: bool = False  # settled or lost, and no longer counted as in hand
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def finish(self, *, unless_started: bool = False) -> bool:
+        """Claim the right to answer; False for the second one who tries, or if asked for when the handler has begun."""
+        with self.lock:
+            if unless_started and self.started:
+                return False
+            was_over, self.is_over = self.is_over, True
+            return not was_over
+
+
+@dataclass(slots=True)
+class _Answer:
+    running: RunningHandler
+    settlement: Settlement
+    tries: int = 0
+    due: float = 0.0  # not before
+
+
+class HandlerTimeout(Exception):
+    """A handler took longer than its time limit."""
+
+
+class Worker:
+    """Runs one handler on one stream until it is stopped."""
+
+    def __init__(
+        self,
+        handler: Registered,
+        codec: Codec[Any],
+        policy: RetryPolicy,
+        open_backend: Callable[[], Backend],
+        make_consumer: Callable[[Backend], Consumer],
+        *,
+        middleware: Middleware | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        make_heart: Callable[[Consumer], Heart | None] = lambda _: None,
+        threads: Threads = SYSTEM,
+        settings: Settings | None = None,
+        urls: tuple[str, ...] = ("memory://",),
+    ) -> None:
+        self._handler = handler
+        self._codec = codec
+        self._policy = policy
+        self._call = handler.wrapped(middleware)
+        self._open_backend = open_backend
+        self._make_consumer = make_consumer
+        self._loop = loop
+        self._own_loop = False
+        self._urls = urls
+        self._settings = settings or Settings()  # for the first connection; then it is the consumer's
+        self._backends: list[Backend] = []
+        self._make_heart = make_heart
+        self._threads = threads
+        self._stop = threads.Event()
+        self._room = threads.Condition()
+        self._in_hand = 0  # read and not yet answered
+        self._answers: queue.SimpleQueue[_Answer | None] = threads.SimpleQueue()
+        self._due: list[float] = []  # when retries of ours are, a heap; the settler's
+        self._running: dict[tuple[bytes, int], RunningHandler] = {}  # by id and delivery number
+
+    # For the outside
+
+    def run(self, *, signals: bool = True) -> None:
+        """Work until `stop()`, SIGTERM or SIGINT; then drain, and release what is left, uncounted.
+
+        A server that is not there yet is waited for, as long as the setting `connect_wait` says.
+        """
+        with _Signals(self.stop if signals else None):
+            try:
+                if self._open():
+                    self._work()
+            finally:
+                for backend in self._backends:
+                    backend.close()
+
+    def _open(self) -> bool:
+        """Connect, twice, and put together what works with it; False if we were stopped before that."""
+        patience = ConnectPatience(
+            self._settings, self._urls[0], self._stop, self._settings.connect_wait, self._threads
+        )
+        while len(self._backends) < 2:
+            backend = patience.open(self._open_backend)
+            if backend is None:
+                return False
+            self._backends.append(backend)
+        self.consumer, keeper_consumer = (self._make_consumer(backend) for backend in self._backends)
+        keeper_consumer.name = self.consumer.name
+        keeper_consumer.share_watch(self.consumer)
+        self._keeper = LeaseKeeper(
+            keeper_consumer,
+            on_lost=self._on_lost,
+            on_timeout=self._on_timeout,
+            heart=self._make_heart(self.consumer),
+            threads=self._threads,
+        )
+        self._breaker = FloodBreaker(self.consumer.settings.breaker)
+        self._context = self._make_context()
+        return True
+
+    def stop(self) -> None:
+        """Stop reading; `run` returns when what is in hand is done or released."""
+        self._stop.set()
+        with self._room:
+            self._room.notify_all()
+
+    def reset_topology(self) -> None:
+        """Learn a cluster's shape anew; never needed, as its answers tell."""
+        for backend in self._backends:
+            backend.reset_topology()
+
+    @property
+    def id(self) -> str:
+        """The consumer's name."""
+        return self.consumer.name.decode("utf-8", "replace")
+
+    # The reader
+
+    def _work(self) -> None:
+        consumer = self.consumer
+        self._until_it_works(consumer.open)
+        size = self._handler.concurrency
+        name = f"millstream-{consumer.stream.decode(errors='replace')}"
+        self._pool = None if self._handler.is_async else ThreadPool(size, name, self._threads)
+        if self._handler.is_async and self._loop is None:
+            self._start_loop()
+        settler = self._threads.Thread(target=self._settle_all, name="millstream-settle", daemon=True)
+        settler.start()
+        self._keeper.start()
+        listener = ExpiryListener.start_for(consumer, self._open_backend)
+        try:
+            failures = 0
+            while not self._stop.is_set():
+                failures = self._read_once(failures)
+        finally:
+            if listener is not None:
+                listener.stop()
+            self._drain(settler)
+
+    def _read_once(self, failures: int) -> int:
+        """One read; how many have failed in a row."""
+        consumer, settings = self.consumer, self.consumer.settings
+        credit = self._wait_for_room()
+        if credit == 0:
+            return failures
+        try:
+            found = consumer.fetch(credit, min(settings.block, STOP_WITHIN_S))
+        except BackendError as error:
+            if settings.reconnect_tries is not None and failures >= settings.reconnect_tries:
+                raise
+            wait_s = settings.reconnect.delay(failures + 1)
+            logger.warning("reading %r failed, again in %.1f s: %s", consumer.stream, wait_s, error)
+            self._stop.wait(wait_s)
+            return failures + 1
+        for delivery in found:
+            self._take(delivery)
+        return 0
+
+    def _wait_for_room(self) -> int:
+        """How many may be read: twice what can run, so that no handler waits for the network."""
+        most = self._most
+        with self._room:
+            while self._in_hand >= most and not self._stop.is_set():
+                # never for ever: a signal that comes just before a thread begins to wait does not wake it, and Python's
+                # own handler runs only when this, the main thread, does
+                self._room.wait(STOP_WITHIN_S)
+            if self._stop.is_set():
+                return 0
+            pause_ms = self._breaker.wait_ms(self.consumer.watch_ms())
+            credit = most - self._in_hand
+        if pause_ms:
+            self._stop.wait(min(pause_ms / 1000, 1.0))
+            return 0
+        return credit
+
+    @property
+    def _most(self) -> int:
+        """How many may be in hand."""
+        return min(2 * self._handler.concurrency, max(self.consumer.settings.batch, self._handler.concurrency))
+
+    def _until_it_works(self, action: Callable[[], None]) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                action()
+                return
+            except BackendError as error:
+                settings = self.consumer.settings
+                if not error.is_retryable or failures == settings.reconnect_tries:
+                    raise
+                failures += 1
+                logger.warning("starting on %r failed, trying again: %s", self.consumer.stream, error)
+                self._stop.wait(settings.reconnect.delay(failures))
+
+    def _take(self, delivery: Delivery) -> None:
+        """Hold a delivery and have its handler run."""
+        held = self._keeper.hold(delivery)
+        running = RunningHandler(held, Message(None, delivery, self._context, held.lease))
+        running.message._settle = lambda _, settlement: self._answer_early(running, settlement)
+        with self._room:
+            self._in_hand += 1
+            self._running[delivery.id, delivery.number] = running
+        try:
+            running.message.data = self._codec.decode(self.consumer.payload(delivery))
+        except MalformedPayload as error:
+            running.finish()
+            self._answers.put(_Answer(running, DeadLetter.of(Reason.MALFORMED, error, str(error))))
+            return
+        if self._pool is not None:
+            self._pool.submit(lambda: self._run_blocking(running))
+        else:
+            assert self._loop is not None
+            running.task = asyncio.run_coroutine_threadsafe(self._run_coroutine(running), self._loop)
+
+    # Handlers
+
+    def _begin(self, running: RunningHandler) -> bool:
+        """Whether the handler may start: not if the delivery was released or lost while it waited for a thread."""
+        with running.lock:
+            if running.is_over:
+                return False
+            running.started = self._threads.monotonic()
+        running.thread = threading.get_ident()
+        self.consumer.recorder.processing_start(running.message.id)
+        self._keeper.set_deadline(running.held, self._handler.timeout_s)
+        return True
+
+    def _run_blocking(self, running: RunningHandler) -> None:
+        if not self._begin(running):
+            return
+        failure: BaseException | None = None
+        try:
+            self._call(running.message)
+        except Exception as error:
+            failure = error
+        except BaseException as error:  # a handler's sys.exit() must not take a thread of ours with it
+            failure = RuntimeError(f"the handler raised {error!r}")
+        self._answer(running, failure)
+
+    async def _run_coroutine(self, running: RunningHandler) -> None:
+        if self._semaphore is None:
+            self._semaphore = asyncio.Semaphore(self._handler.concurrency)
+        async with self._semaphore:
+            if not self._begin(running):
+                return
+            failure: BaseException | None = None
+            try:
+                await self._call(running.message)
+            except asyncio.CancelledError:
+                failure = Interrupted()
+            except Exception as error:
+                failure = error
+            self._answer(running, failure)
+
+    _semaphore: asyncio.Semaphore | None = None
+
+    def _answer(self, running: RunningHandler, failure: BaseException | None) -> None:
+        recorder = self.consumer.recorder
+        recorder.processing_end(running.message.id)
+        recorder.handled("failed" if failure else "done", self._threads.monotonic() - running.started)
+        if running.message.is_settled or not running.finish():
+            return  # it said so itself, or it is too late
+        if failure is not None and not isinstance(failure, Interrupted):
+            logger.info("handling %s failed (attempt %d): %r", running.message.id, running.message.attempt, failure)
+        settlement = running.message.whole(self._policy.settle(running.message.attempt, failure))
+        self._answers.put(_Answer(running, settlement))
+
+    def _answer_early(self, running: RunningHandler, settlement: Settlement) -> None:
+        """The handler settled the message by itself; LeaseLost if we know already that it is too late."""
+        if running.finish():
+            self._answers.put(_Answer(running, settlement))
+        elif running.held.lease.is_lost:
+            raise LeaseLost(running.message.stream, running.message.id)
+
+    def _on_timeout(self, held: HeldDelivery) -> None:
+        """A handler is late: its delivery counts as failed, and its thread is given up."""
+        running = self._running.get((held.delivery.id, held.delivery.number))
+        if running is None or not running.finish():
+            return
+        limit = self._handler.timeout_s
+        failure = HandlerTimeout(f"no answer within {limit:g} s")
+        logger.warning("the handler of %s has not answered within %g s", running.message.id, limit)
+        held.lease.is_lost = True
+        if running.task is not None:
+            running.task.cancel()
+        elif running.thread is not None and self._pool is not None:
+            self._pool.replace(running.thread)
+        self._answers.put(_Answer(running, self._policy.settle(running.message.attempt, failure)))
+
+    def _on_lost(self, held: HeldDelivery) -> None:
+        """Somebody else has it: the handler's answer will not count."""
+        running = self._running.get((held.delivery.id, held.delivery.number))
+        if running is None or not running.finish():
+            return
+        if running.task is not None:
+            running.task.cancel()
+        self._drop(running)
+
+    def _drop(self, running: RunningHandler) -> None:
+        """Forget a delivery; the second time does nothing."""
+        self._keeper.let_go(running.held)
+        delivery = running.held.delivery
+        self.consumer.let_go(delivery)
+        with self._room:
+            if running.is_dropped:
+                return
+            running.is_dropped = True
+            # A released entry keeps its number: it may be here again before we know that its release was heard.
+            if self._running.get((delivery.id, delivery.number)) is running:
+                del self._running[delivery.id, delivery.number]
+            self._in_hand -= 1
+            self._room.notify_all()
+
+    # The settler
+
+    def _settle_all(self) -> None:
+        kept: list[_Answer] = []  # refused, to be sent again
+        is_last = False
+        while not (is_last and not kept):
+            batch, is_last_now = self._next_answers(kept, wait=not is_last)
+            is_last = is_last or is_last_now
+            if is_last and kept and self._threads.monotonic() > self._give_up_at:
+                logger.error("%d settlements could not be sent before the end: their leases run out", len(kept))
+                return
+            if batch:
+                self._send(batch, kept)
+            if self._due and self._due[0] <= self._threads.monotonic():
+                self._take_due()
+
+    _give_up_at = float("inf")
+
+    def _next_answers(self, kept: list[_Answer], *, wait: bool) -> tuple[list[_Answer], bool]:
+        """Answers that are due: refused ones whose pause is over, and what has come."""
+        now = self._threads.monotonic()
+        batch = [answer for answer in kept if answer.due <= now][:MOST_AT_ONCE]
+        for answer in batch:
+            kept.remove(answer)
+        timeout = 0.0 if batch else 0.05 if kept or not wait else None
+        if timeout is None and self._due:
+            timeout = max(0.001, self._due[0] - now)
+        try:
+            while len(batch) < MOST_AT_ONCE:
+                found = self._answers.get(timeout=timeout) if timeout != 0.0 else self._answers.get_nowait()
+                if found is None:
+                    return batch, True
+                batch.append(found)
+                timeout = 0.0
+        except queue.Empty:
+            pass
+        return batch, False
+
+    def _send(self, batch: list[_Answer], kept: list[_Answer]) -> None:
+        pairs = [(answer.running.held.delivery, answer.settlement) for answer in batch]
+        try:
+            results = self.consumer.settle(pairs, is_repeat=any(answer.tries for answer in batch))
+        except BackendError as error:
+            logger.warning("%d settlements could not be sent, trying again: %s", len(batch), error)
+            for answer in batch:
+                self._keep(answer, kept)
+            return
+        now = self.consumer.watch_ms()
+        for answer, result in zip(batch, results, strict=True):
+            if result.error is not None:
+                self._keep(answer, kept)
+                continue
+            if self._breaker.record(isinstance(answer.settlement, DeadLetter), now):
+                logger.error(
+                    "too many dead letters of %r: reading pauses for %g s",
+                    self.consumer.stream,
+                    self._breaker.wait_ms(now) / 1000,
+                )
+                self.consumer.recorder.breaker(True)
+            if isinstance(answer.settlement, Later) and not self.consumer.can_claim_read:
+                heapq.heappush(self._due, self._threads.monotonic() + answer.settlement.delay_s)
+            self._drop(answer.running)
+
+    def _take_due(self) -> None:
+        """Retries of our own whose time has come, on servers whose blocking read does not know of them."""
+        while self._due and self._due[0] <= self._threads.monotonic():
+            heapq.heappop(self._due)
+        with self._room:
+            credit = self._most - self._in_hand
+        if credit <= 0 or self._stop.is_set():
+            return  # the reader finds them when there is room
+        try:
+            found = self.consumer.take_due(credit)
+        except BackendError as error:
+            logger.warning("retries of %r could not be looked for now: %s", self.consumer.stream, error)
+            return
+        for delivery in found:
+            self._take(delivery)
+
+    def _keep(self, answer: _Answer, kept: list[_Answer]) -> None:
+        answer.tries += 1
+        answer.due = self._threads.monotonic() + min(AGAIN_CAP_S, AGAIN_FIRST_S * 2 ** (answer.tries - 1))
+        kept.append(answer)
+
+    # The end
+
+    def _drain(self, settler: ThreadLike) -> None:
+        """Give handlers their time, release the others, send the last answers."""
+        grace = self.consumer.settings.shutdown_grace
+        end = self._threads.monotonic() + grace
+        self._release(unless_started=True)  # read ahead, and nobody has begun on them
+        with self._room:
+            self._room.wait_for(lambda: self._in_hand == 0, timeout=grace)
+        self._release()
+        self._give_up_at = max(end, self._threads.monotonic() + 2.0)
+        self._answers.put(None)
+        settler.join(timeout=max(3.0, self._give_up_at - self._threads.monotonic() + 1))
+        self._keeper.stop()
+        if self._pool is not None:
+            self._pool.close()
+        if self._own_loop and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _release(self, *, unless_started: bool = False) -> None:
+        with self._room:
+            chosen = list(self._running.values())
+        for running in chosen:
+            if running.finish(unless_started=unless_started):
+                if running.task is not None:
+                    running.task.cancel()
+                self._answers.put(_Answer(running, Release()))
+
+    def _start_loop(self) -> None:
+        self._loop = self._threads.new_event_loop()
+        self._own_loop = True
+        self._threads.Thread(target=self._loop.run_forever, name="millstream-handlers", daemon=True).start()
+
+    def _make_context(self) -> Context:
+        consumer = self.consumer
+        return make_context(consumer, self._policy, self._keeper.extend, self._urls)
+
+
+def make_context(
+    consumer: Consumer, policy: RetryPolicy, extend: Callable[[Delivery, float], None], urls: tuple[str, ...]
+) -> Context:
+    """What messages of a consumer share."""
+    return Context(
+        consumer.stream.decode("utf-8", "replace"),
+        consumer.group.decode("utf-8", "replace"),
+        consumer.steps.prefix,
+        policy,
+        lambda: consumer.watch.expected_ms(consumer.watch_ms()) or time.time_ns() // 1_000_000,
+        extend,
+        consumer.attempt,
+        consumer.retry_count,
+        consumer.original_id,
+        urls,
+        consumer.backend.is_cluster,
+    )
+
+
+class _Signals:
+    """SIGTERM and SIGINT call `action` while this is open; only the main thread can have signals."""
+
+    def __init__(self, action: Callable[[], None] | None) -> None:
+        self._action = action if threading.current_thread() is threading.main_thread() else None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if self._action is not None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        logger.info("signal %d: stopping", number)
+        # Not in the handler itself: it may have interrupted the thread that holds the lock which stop() takes.
+        threading.Thread(target=self._action, daemon=True).start()
+
+
+def require_handler(handler: Registered | None, stream: str) -> Registered:
+    """The handler, or an error that says how to give one."""
+    if handler is None:
+        raise ConfigError(f"stream {stream!r} has no handler: put @stream.handler() on a function, or use consume()")
+    return handler
