@@ -212,7 +212,8 @@ class Fibers:
         if not any(self._main.acquire(timeout=1.0) for _ in range(HANG_S)):
             self._is_abandoned = True
             raise Stuck(
-                f"{fiber.name} has been running for {HANG_S} s: does a handler wait for something real?\n{fiber.stack()}"
+                f"{fiber.name} has been running for {HANG_S} s: does a handler wait for something real?\n"
+                f"{fiber.stack()}"
             )
         if fiber.is_over:
             self._fibers.remove(fiber)
