@@ -20,7 +20,7 @@ MINUTES ?= 10
 KILLS ?= 200
 COMPILED := build/compiled
 # What has Spark in it, and what makes its own package or only looks at the source.
-NOT_COMPILED := $(addprefix --ignore tests/,spark shop docs examples packaging tools cli/test_pipeline.py cli/test_pipeline_sinks.py)
+NOT_COMPILED := $(addprefix --ignore tests/,spark docs examples packaging tools cli/test_pipeline.py cli/test_pipeline_sinks.py)
 
 .PHONY: help setup check test test-compiled test-busy coverage test-long run bench bench-engine bench-server bench-recovery bench-spark differential fuzz soak oracle clean
 

@@ -56,20 +56,20 @@ def redis7_server() -> Iterator[servers.RealServer]:
 
 
 # What takes minutes each: runs of the demo that are stopped on the way. `make test-long` runs them.
-LONG = ("shop/test_going_on.py",)
+LONG = ("examples/shop/test_going_on.py",)
 
 # The longest first: begun last, one of them would be waited for while the other processes have nothing left to do.
 FIRST = (
-    "spark/test_pipeline.py",
+    "spark/pipeline/test_pipeline.py",
     "spark/test_kills.py",
-    "shop/test_run.py",
+    "examples/shop/test_run.py",
     "docs/test_code_blocks.py",
     "cli/test_pipeline.py",
     "suites/test_redis_suite.py",
     "packaging/test_wheel.py",
-    "scenarios/test_d_transitions.py",
-    "scenarios/test_d_failover.py",
-    "scenarios/test_d_places.py",
+    "scenarios/test_faults_in_transitions.py",
+    "scenarios/test_failover.py",
+    "scenarios/test_real_servers.py",
 )
 
 

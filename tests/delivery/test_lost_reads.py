@@ -16,8 +16,8 @@ from millstream.errors import Unavailable
 from millstream.testing import Fault, Sim
 from millstream.worker.message import Message
 from millstream.worker.stream import Stream
-from tests.scenarios.d_support import SERVERS, Order, make_consumer
 from tests.scenarios.fleet import until
+from tests.scenarios.simulated import SERVERS, Order, make_consumer
 from tests.support.desk import Desk, act, numbers
 from tests.support.places import Site, visit
 from tests.support.proxy import DropReply, FaultProxy, Forward

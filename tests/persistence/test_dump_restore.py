@@ -6,7 +6,7 @@ import pytest
 
 from millstream.engine.keys.keyspace import Keyspace
 from millstream.persistence.rdb import dump_payload
-from tests.persistence.rdb_support import NOW_MS, run, sealed, wire
+from tests.persistence.rdb.support import NOW_MS, run, sealed, wire
 from tests.support.servers import RealServer
 
 HELLO = dump_payload(b"hello")

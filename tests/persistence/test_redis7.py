@@ -14,8 +14,8 @@ import pytest
 
 from millstream.cli.main import main
 from millstream.persistence.rdb import dump_payload
-from tests.persistence.rdb_support import FULL, info
-from tests.persistence.test_rdb_real_servers import (
+from tests.persistence.rdb.support import FULL, info
+from tests.persistence.rdb.test_real_servers import (
     a_full_keyspace,
     all_keys,
     asking,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Without the packages of the extra `spark` there is nothing to test here.
-collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["*test_*.py"]
 SOURCE = Path(__file__).parents[2] / "src"
 
 

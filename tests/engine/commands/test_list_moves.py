@@ -7,7 +7,7 @@ from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.outcome import NIL_ARRAY, Wait
 from tests.engine.commands.plain import Plain
 
-# What is answered, and to which errors, is compared with a real server in tests/server/test_against_redis.py.
+# What is answered, and to which errors, is compared with a real server in tests/server/commands/test_against_redis.py.
 
 
 def test_popping_that_waits_is_logged_as_popping(e: Plain) -> None:

@@ -6,7 +6,7 @@ from millstream.engine.commands import execute
 from millstream.engine.keys.keyspace import Keyspace
 from tests.engine.commands.plain import Plain
 
-# What is answered, and to which errors, is compared with a real server in tests/server/test_against_redis.py.
+# What is answered, and to which errors, is compared with a real server in tests/server/commands/test_against_redis.py.
 
 
 def test_several_strings_are_logged_with_the_time_they_expire_at(e: Plain) -> None:
