@@ -115,6 +115,7 @@ def url_of(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"redis://127.0.0.1:{request.getfixturevalue(PROBES[name]).port}"
     if name == "cluster":
         cluster: Cluster = request.getfixturevalue("valkey_cluster")
+        cluster.wait_until_whole()
         return cluster.url
     if name == "sentinel":
         return f"redis+sentinel://127.0.0.1:{request.getfixturevalue('sentinel_port')}/{PRIMARY}"

@@ -23,7 +23,8 @@ import pytest
 from tests.support.wire import Closed, Wire
 from tools import oracle
 
-START_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
+STEP_S = 0.02
 PORTS = (12_000, 32_000)  # below those of clients on Linux, macOS and Windows
 ATTEMPTS = 5  # somebody else may take the port that we found free
 
@@ -110,11 +111,16 @@ def _launch(binary: Path, port: int, directory: Path, options: tuple[str, ...]) 
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the server answers PING; False if it ended or took too long."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError, Closed), Wire(port, timeout_s=2) as wire:
-            if wire.ask(b"PING") == b"+PONG\r\n":
+    """Wait until this very process answers; False if it ended or took too long.
+
+    Another server may have taken the port in the meantime and answer in its place.
+    """
+    for _ in range(round(START_TIMEOUT_S / STEP_S)):
+        if process.poll() is not None:
+            return False
+        with contextlib.suppress(OSError, Closed), Wire(port, timeout_s=10) as wire:
+            is_ours = b"process_id:%d\r\n" % process.pid in wire.ask(b"INFO", b"server")
+            if is_ours and wire.ask(b"PING") == b"+PONG\r\n":  # no error: nothing is being loaded any more
                 return True
-        time.sleep(0.02)
+        time.sleep(STEP_S)
     return False

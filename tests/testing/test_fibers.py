@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
+import threading
+import time
 from queue import Empty
 
 import pytest
 
+from millstream.testing import Sim
+from millstream.testing import fibers as fibers_module
 from millstream.testing.fibers import BEGIN_MS, Fibers, Owner, Stuck, VirtualTime
+from millstream.worker.stream import Stream
+
+STOPPED = """
+import time
+from millstream.testing import fibers as module
+
+module.HANG_LOOKS, module.LOOK_EVERY_S = 15, 0.1
+fibers, done = module.Fibers(module.VirtualTime()), []
+
+def work():
+    print("running", flush=True)
+    while time.process_time() < 0.05 + began:  # until the parent has stopped us and let us go on
+        pass
+    done.append(True)
+
+began = time.process_time()
+fibers.spawn("busy", work, None)
+fibers.run(fibers.clock.now_ms() + 1000)
+assert done
+"""
 
 
 @pytest.fixture
@@ -108,6 +135,47 @@ def test_an_error_in_a_fiber_is_told_to_the_test(fibers: Fibers) -> None:
     fibers.spawn("broken", fail, None)
     with pytest.raises(Stuck, match="broken ended: ValueError"):
         run(fibers, 1)
+
+
+def test_a_fiber_that_does_not_come_back_is_told_and_the_simulation_can_be_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Leaving handed the baton to the fiber that had it, and "release unlocked lock" hid where the fiber stood."""
+    monkeypatch.setattr(fibers_module, "HANG_LOOKS", 3)
+    monkeypatch.setattr(fibers_module, "LOOK_EVERY_S", 0.1)
+    orders = Stream[dict[str, int]]("orders", group="g")
+    real = threading.Event()
+    before = threading.active_count()
+
+    @orders.handler(concurrency=3)
+    def wait_for_something_real(order: dict[str, int]) -> None:
+        real.wait(60)
+
+    def simulate() -> None:
+        with Sim(orders, workers=2) as sim:
+            sim.publish(orders, {"n": 1})
+            sim.advance(10)
+
+    with pytest.raises(Stuck, match=r"(?s)does a handler wait.*real\.wait\(60\)"):
+        simulate()
+    real.set()
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def test_a_machine_that_stops_the_whole_process_does_not_make_a_fiber_look_stuck() -> None:
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "running\n"
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(2)  # longer than all the looks together
+            child.send_signal(signal.SIGCONT)
+            assert child.wait(60) == 0
+        finally:
+            child.kill()
 
 
 def test_waiting_outside_is_refused(fibers: Fibers) -> None:

@@ -26,7 +26,8 @@ from millstream.testing.loop import VirtualLoop
 
 T = TypeVar("T")
 BEGIN_MS: Final = 1_000_000  # a watch never shows 0: that is "not yet" in some places
-HANG_S: Final = 120  # seconds of real time that one fiber may run without a pause before the test fails
+LOOK_EVERY_S: Final = 1.0  # how often the scheduler asks whether a fiber has come back
+HANG_LOOKS: Final = 120  # so often it asks before the test fails
 
 
 def taken() -> threading.Lock:
@@ -127,7 +128,7 @@ class Fibers:
         self._fibers: list[Fiber] = []
         self._made = 0
         self._main = taken()
-        self._is_abandoned = False  # a fiber did not come back: the others end where they stand
+        self.is_abandoned = False  # a fiber did not come back: the others end where they stand
         self._here = threading.local()
 
     # For code inside fibers
@@ -145,7 +146,7 @@ class Fibers:
         self._require_alive(fiber)
         fiber.is_ready = is_ready
         fiber.wake_at_ms = None if timeout_s is None else self.clock.now_ms() + max(0, round(timeout_s * 1000))
-        if self._is_abandoned:
+        if self.is_abandoned:
             raise Killed(fiber.name)
         self._main.release()
         fiber.baton.acquire()
@@ -204,19 +205,35 @@ class Fibers:
         return self.luck.choice(can_run) if self.luck is not None else can_run[0]
 
     def _let_run(self, fiber: Fiber) -> None:
-        # to the end of the line: none can keep the others from their turn
+        if self.is_abandoned:
+            self._let_end(fiber)
+            return
+        # Move it to the end of the list, so that no fiber keeps the others from their turn.
         self._fibers.remove(fiber)
         self._fibers.append(fiber)
         fiber.baton.release()
-        # Many short waits: a machine that stops this whole process for a while uses up only one of them.
-        if not any(self._main.acquire(timeout=1.0) for _ in range(HANG_S)):
-            self._is_abandoned = True
+        if not self._is_back():
+            self.is_abandoned = True
             raise Stuck(
-                f"{fiber.name} has been running for {HANG_S} s: does a handler wait for something real?\n"
-                f"{fiber.stack()}"
+                f"{fiber.name} has been running for {HANG_LOOKS * LOOK_EVERY_S:g} s: "
+                f"does a handler wait for something real?\n{fiber.stack()}"
             )
         if fiber.is_over:
             self._fibers.remove(fiber)
+
+    def _is_back(self) -> bool:
+        """Wait for the baton; False if the fiber keeps it for too long.
+
+        The limit is a number of short waits, not one long one: a machine that stops this whole process for minutes
+        uses up one of them, and the fiber goes on with the rest.
+        """
+        return any(self._main.acquire(timeout=LOOK_EVERY_S) for _ in range(HANG_LOOKS))
+
+    def _let_end(self, fiber: Fiber) -> None:
+        """Let the thread of a fiber end without waiting for it; the one that is stuck holds its baton already."""
+        self._fibers.remove(fiber)
+        if fiber.baton.locked():
+            fiber.baton.release()
 
     def _raise_failure(self) -> None:
         if self.failures:
@@ -235,7 +252,7 @@ class Fibers:
             self.failures.append((fiber.name, error))
         finally:
             fiber.is_over = True
-            if not self._is_abandoned:
+            if not self.is_abandoned:
                 self._main.release()
 
     # The names of worker.threads

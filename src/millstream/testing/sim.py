@@ -138,6 +138,8 @@ class Sim:
     ) -> None:
         for life in self._lives.values():
             self.fibers.kill(life.owner)
+        if self.fibers.is_abandoned:
+            return  # the stuck fiber may hold the broker's lock: closing could wait for it for ever
         self.backend.close()
         if isinstance(self._time, VirtualTime):
             self._shared.close()
