@@ -132,3 +132,32 @@ def test_what_was_acknowledged_is_forgotten() -> None:
     assert len(group.pending) == 10
     lists = [group.pending.order.ids, group.pending.owned.holds, *(c.order.ids for c in group.consumers.values())]
     assert max(map(len, lists)) < 300
+
+
+@pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize(
+    ("scan", "add", "remove"),
+    [
+        ("HSCAN k {cursor}", "HSET k {name} v", "HDEL k {name}"),
+        ("SSCAN k {cursor}", "SADD k {name}", "SREM k {name}"),
+        ("ZSCAN k {cursor}", "ZADD k 1 {name}", "ZREM k {name}"),
+        ("SCAN {cursor}", "SET {name} v", "DEL {name}"),
+    ],
+)
+def test_scans_and_changes_during_scans_cost_the_same_at_any_size(scan: str, add: str, remove: str, count: int) -> None:
+    costs = []
+    for size in SIZES:
+        engine = Engine(1, pending=0)
+        for number in range(size):
+            engine(*add.format(name=f"m{number}").split())
+        cursor, worst = "0", 0
+        for turn in range(30):
+            words = (*scan.format(cursor=cursor).split(), "COUNT", count)
+            worst = max(worst, engine.steps(*words))
+            cursor = engine(*words)[0].decode()
+            assert cursor != "0"
+            worst = max(worst, engine.steps(*add.format(name=f"n{turn}").split()))
+            worst = max(worst, engine.steps(*remove.format(name=f"m{turn}").split()))
+        costs.append(worst)
+    small, large = costs
+    assert large <= small + 40, f"{small} steps at {SIZES[0]}, {large} at {SIZES[1]}"

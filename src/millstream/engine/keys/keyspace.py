@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from millstream.engine.faults import WRONG_TYPE, fault
 from millstream.engine.keys.deadlines import Deadlines
-from millstream.engine.keys.keyorder import KeyOrder
+from millstream.engine.keys.scan_order import ScanOrder
 from millstream.engine.outcome import Event, Outcome, Reply, Wait
 
 Kind = TypeVar("Kind")
@@ -43,7 +43,7 @@ class Database:
     expires: Deadlines = field(default_factory=Deadlines)  # key to Unix ms
     idempotent: set[bytes] = field(default_factory=set)  # streams that may hold idempotency records
     accessed: dict[bytes, int] = field(default_factory=dict)  # key to Unix ms, for OBJECT IDLETIME
-    order: KeyOrder | None = None  # for SCAN and RANDOMKEY, once one of them was called
+    order: ScanOrder | None = None  # for SCAN and RANDOMKEY, once one of them was called
 
 
 class Keyspace:

@@ -13,17 +13,64 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final
+
+from millstream.engine.keys.scan_order import ScanOrder
 
 _BLOCK: Final = 512  # a block is split at twice this size; moving that much memory costs less than a lookup
 
 
 class Hash(dict[bytes, bytes]):
-    """Field to value, in the order the fields were first set."""
+    """Field to value, in the order the fields were first set.
+
+    Everything that can add a field goes through `__setitem__` while a scan is in progress, see `ScanOrder`.
+    """
+
+    _order: ScanOrder | None = None  # while it is scanned
 
     def copy(self) -> Hash:
         """An independent copy."""
         return Hash(self)
+
+    def __setitem__(self, field: bytes, value: bytes) -> None:
+        is_new = self._order is not None and field not in self
+        super().__setitem__(field, value)
+        if is_new and self._order is not None:
+            self._order.add(field, self)
+
+    def update(self, *others: Any, **named: Any) -> None:
+        """Set many fields."""
+        if self._order is None:
+            super().update(*others, **named)
+            return
+        for field, value in dict(*others, **named).items():
+            self[field] = value
+
+    def setdefault(self, field: bytes, value: bytes = b"") -> bytes:
+        """Return the value of a field, which is set if it is missing."""
+        if field not in self:
+            self[field] = value
+        return self[field]
+
+    def __ior__(self, other: Any) -> Hash:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def page(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        """Return the next cursor, 0 at the end, and about `count` fields below a cursor (0: the start)."""
+        self._order, after, page = _page(self._order, self, cursor, count)
+        return after, page
+
+
+def _page(
+    order: ScanOrder | None, names: dict[bytes, Any], cursor: int, count: int
+) -> tuple[ScanOrder | None, int, list[bytes]]:
+    """Return the order to keep, the next cursor and a page; at the end of a scan the order is dropped."""
+    if not cursor and count >= len(names):
+        return order, 0, list(names)
+    order = order or ScanOrder(names)
+    after, page = order.page(cursor, count, names)
+    return (order if after else None), after, page
 
 
 class List(deque[bytes]):
@@ -77,6 +124,17 @@ class SetOf:
             self._at[last] = place
         return True
 
+    def page(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        """Return the next cursor, 0 at the end, and `count` members below a cursor (0: the start).
+
+        The list of members is a scan order by itself: places are walked downwards, and a member that stays only ever
+        moves to a lower place (see `ScanOrder`).
+        """
+        size = len(self._members)
+        end = min(cursor, size) if cursor else size
+        start = max(end - count, 0)
+        return start, self._members[start:end]
+
     def copy(self) -> SetOf:
         """An independent copy in the same order."""
         return SetOf(self._members)
@@ -85,9 +143,10 @@ class SetOf:
 class SortedSet:
     """Members with scores, ordered by score, then by bytes. No score is nan."""
 
-    __slots__ = ("_blocks", "_lasts", "scores")
+    __slots__ = ("_blocks", "_lasts", "_order", "scores")
 
     def __init__(self) -> None:
+        self._order: ScanOrder | None = None  # while it is scanned
         self.scores: dict[bytes, float] = {}
         self._blocks: list[list[tuple[float, bytes]]] = []  # none is empty
         self._lasts: list[tuple[float, bytes]] = []  # the last pair of each block, to bisect
@@ -121,6 +180,8 @@ class SortedSet:
             return False
         self.scores[member] = score
         self._insert((score, member))
+        if self._order is not None:
+            self._order.add(member, self.scores)
         return True
 
     def discard(self, member: bytes) -> bool:
@@ -166,6 +227,11 @@ class SortedSet:
             stop -= size
             if stop <= 0:
                 return
+
+    def page(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        """Return the next cursor, 0 at the end, and about `count` members below a cursor (0: the start)."""
+        self._order, after, page = _page(self._order, self.scores, cursor, count)
+        return after, page
 
     def copy(self) -> SortedSet:
         """An independent copy."""

@@ -1,7 +1,7 @@
 """Keys whatever they hold: deleting, expiring, naming, listing, copying, and whole databases.
 
-Keys are listed in an order that survives inserts and deletes (`keyorder.KeyOrder`). A key that is replaced by RENAME,
-COPY or RESTORE stays in its place there, because a scan under way must still meet it.
+SCAN lists keys in an order that survives inserts and deletes (`scan_order.ScanOrder`). A key that RENAME, COPY or
+RESTORE replaces keeps its position there, because a scan in progress must still return it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, Protocol, cast
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import expire_at, integer_between, persist_key
 from millstream.engine.faults import fault
-from millstream.engine.keys.keyorder import KeyOrder
 from millstream.engine.keys.keyspace import CommandContext, Database
+from millstream.engine.keys.scan_order import ScanOrder
 from millstream.engine.keys.values import Hash, List, SetOf, SortedSet
 from millstream.engine.outcome import OK, Reply, Simple
 from millstream.engine.table import Registry
@@ -329,10 +329,10 @@ def matcher(pattern: bytes) -> Callable[[bytes], bool]:
     return (lambda key: True) if pattern == b"*" else glob.compiled(pattern)
 
 
-def _order(db: Database) -> KeyOrder:
+def _order(db: Database) -> ScanOrder:
     """The order of a database's keys, made if this is the first who asks."""
     if db.order is None:
-        db.order = KeyOrder(db.values)
+        db.order = ScanOrder(db.values)
     return db.order
 
 

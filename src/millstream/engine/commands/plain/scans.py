@@ -1,17 +1,14 @@
-"""HSCAN, SSCAN and ZSCAN: the elements of a value in steps.
+"""HSCAN, SSCAN and ZSCAN: the elements of a value in pages.
 
-The cursor must mean something to whoever sends it later, while elements come and go; nothing is remembered between
-two calls. Elements are walked in the order of a hash of their names, and the cursor is the last hash that was passed:
-what is there all the time is met once, whatever happens to the others. A small value comes whole, as in Redis.
+A call looks at COUNT elements, however large the value is. Its cursor is a position in the value's scan order
+(`engine/keys/scan_order.py`, which gives the proof): an element that is there from the start to the end of a scan
+is returned, whatever else is added and removed. A small value is returned whole, as in Redis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from heapq import nsmallest
+from collections.abc import Callable
 from typing import Final, NoReturn
-
-from xxhash import xxh3_64_intdigest
 
 from millstream.engine import faults
 from millstream.engine.commands.plain.generic import matcher, scan_cursor
@@ -25,7 +22,7 @@ from millstream.engine.text.floats import double_text
 
 REGISTRY = Registry("generic")
 
-_WHOLE: Final = 128  # elements that come in one page, however few were asked for
+_WHOLE: Final = 128  # a value of this size or below is returned in one page
 
 
 def _options(words: list[bytes], *, may_skip_values: bool) -> tuple[int, bytes, bool]:
@@ -47,26 +44,6 @@ def _options(words: list[bytes], *, may_skip_values: bool) -> tuple[int, bytes, 
     return count, pattern, skips_values
 
 
-def _page(names: Iterable[bytes], size: int, cursor: int, count: int) -> tuple[int, list[bytes]]:
-    """Names from a cursor on, and the next cursor, 0 at the end."""
-    if size <= _WHOLE:
-        return 0, [*names]
-    hashed = ((_place(name), name) for name in names)
-    ahead = nsmallest(count + 1, (item for item in hashed if item[0] > cursor))
-    if len(ahead) <= count:
-        return 0, [name for _, name in ahead]
-    # Two names with one hash must not be parted by a cursor; with 63 bits there are hardly ever two.
-    last = ahead[count - 1][0]
-    page = [name for place, name in ahead[:count]]
-    page += [name for name in names if _place(name) == last and name not in page]
-    return last, page
-
-
-def _place(name: bytes) -> int:
-    """Where a name stands, from 1 on."""
-    return (xxh3_64_intdigest(name) >> 1) + 1
-
-
 def _scan(
     call: CommandContext,
     argv: list[bytes],
@@ -78,8 +55,9 @@ def _scan(
     count, pattern, skips_values = _options(argv[3:], may_skip_values=kind is Hash)
     if found is None:
         return [b"0", []]
-    names = found.scores if isinstance(found, SortedSet) else found
-    cursor, page = _page(names, len(found), cursor, count)
+    if len(found) <= _WHOLE:
+        cursor, count = 0, _WHOLE
+    cursor, page = found.page(cursor, count)
     fits = matcher(pattern)
     items: list[Reply] = []
     for name in filter(fits, page):
