@@ -16,6 +16,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 TITLES = {
     "stream": "Streams",
     "string": "Strings",
+    "bitmap": "Bits",
     "generic": "Keys",
     "hash": "Hashes",
     "list": "Lists",

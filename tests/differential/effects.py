@@ -107,13 +107,20 @@ def settled(lines: list[Line], words: list[bytes]) -> list[Line]:
 
     An approximate trim is logged as an exact one. With ACKED, and for MINID with DELREF, what Redis 8.10.2 logs
     removes less on replay than was removed; we log a threshold that removes the same, so the two are not compared.
-    Nor is the case of a command's name, which Redis keeps as the client spelled it.
+    Nor is the case of a command's name, which Redis keeps as the client spelled it. HINCRBYFLOAT is logged as HSET by
+    us and as HSETEX by Redis, because its fields can expire.
     """
-    lines = [(db, (argv[0].upper(), *argv[1:])) for db, argv in lines]
+    lines = [(db, _field_set((argv[0].upper(), *argv[1:]))) for db, argv in lines]
     upper = {word.upper() for word in words}
     if b"~" in upper and (b"ACKED" in upper or upper >= {b"MINID", b"DELREF"}):
         return [(db, tuple(_without_threshold(argv))) for db, argv in lines]
     return lines
+
+
+def _field_set(argv: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    if argv[0] == b"HSETEX" and argv[2:5] == (b"KEEPTTL", b"FIELDS", b"1"):
+        return (b"HSET", argv[1], *argv[5:])
+    return argv
 
 
 def _without_threshold(argv: tuple[bytes, ...]) -> list[bytes]:

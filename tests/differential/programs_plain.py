@@ -13,13 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-UNORDERED = frozenset({b"keys", b"smembers", b"hgetall", b"hkeys", b"hvals", b"spop", b"srandmember"})
+UNORDERED = frozenset(
+    {
+        *{b"keys", b"smembers", b"hgetall", b"hkeys", b"hvals", b"spop", b"srandmember"},
+        *{b"sinter", b"sunion", b"sdiff"},
+    }
+)
 
 # By command, or `command|subcommand`.
 SKIPPED = {
     b"randomkey": "any key is right",
     b"scan": "the cursor is each server's own, and so is the size of a page",
     b"srandmember": "any member is right",
+    b"hrandfield": "any field is right",
+    b"zrandmember": "any member is right",
     b"object|idletime": "Redis counts idle time with a clock of its own",
     b"object|encoding": "depends on how the value came to be, which the engine does not remember",
 }
@@ -247,6 +254,80 @@ def _database(rng: Random) -> bytes:
     return rng.choice([b"0", b"0", b"16", b"-1", b"x", b"99999999999999999999"])
 
 
+def _lpos(rng: Random) -> list[bytes]:
+    rank, count, most = ([name, _integer(rng)] for name in (b"RANK", b"count", b"MAXLEN"))
+    return [_key(rng), _word(rng), *_some(rng, rank, count, most)]
+
+
+def _numbered(rng: Random) -> list[bytes]:
+    """A number of keys, mostly the right one, and keys."""
+    keys = [_key(rng) for _ in range(rng.randrange(1, 4))]
+    number = len(keys) if rng.random() < 0.95 else rng.choice([0, -1, len(keys) + 1])
+    return [b"%d" % number, *keys]
+
+
+def _aggregate(rng: Random) -> list[bytes]:
+    """Keys of sorted sets, weights and how to combine scores; decimals would add up differently in another order."""
+    numbered = _numbered(rng)
+    weights = [b"WEIGHTS", *(rng.choice([b"1", b"2", b"-1", b"0", b"inf", b"0.5", b"x"]) for _ in numbered[1:])]
+    how = [b"AGGREGATE", rng.choice([b"MIN", b"max", b"COUNT", b"MIN", b"avg"])]
+    return [*numbered, *(weights if rng.random() < 0.4 else []), *(how if rng.random() < 0.9 else [])]
+
+
+def _card(rng: Random) -> list[bytes]:
+    return [*_numbered(rng), *_some(rng, [b"LIMIT", _integer(rng)])]
+
+
+def _with_scores(build: Callable[[Random], list[bytes]]) -> Callable[[Random], list[bytes]]:
+    return lambda rng: [*build(rng), *_some(rng, [b"WITHSCORES"])]
+
+
+def _to(build: Callable[[Random], list[bytes]]) -> Callable[[Random], list[bytes]]:
+    return lambda rng: [_key(rng), *build(rng)]
+
+
+def _draw(option: bytes) -> Callable[[Random], list[bytes]]:
+    return lambda rng: [_key(rng), *_some(rng, [rng.choice([b"0", b"3", b"-2", b"x"]), *_some(rng, [option])])]
+
+
+def _bit_position(rng: Random) -> bytes:
+    return rng.choice([b"0", b"1", b"7", b"8", b"9", b"33", b"100", b"-1", b"4294967296", b"x"])
+
+
+def _bit_range(rng: Random) -> list[bytes]:
+    return [_integer(rng), _integer(rng), *_some(rng, [rng.choice([b"BIT", b"byte", b"other"])])]
+
+
+def _bitpos(rng: Random) -> list[bytes]:
+    return [_key(rng), rng.choice([b"0", b"1", b"0", b"1", b"2"]), *_bit_range(rng)[: rng.randrange(4)]]
+
+
+def _bitop(rng: Random) -> list[bytes]:
+    operation = rng.choice([b"AND", b"or", b"XOR", b"NOT", b"DIFF", b"DIFF1", b"ANDOR", b"ONE", b"other"])
+    return [operation, *(_key(rng) for _ in range(2 if operation == b"NOT" else rng.randrange(2, 5)))]
+
+
+def _bitfield(rng: Random, *, reads: bool = False) -> list[bytes]:
+    words = [_key(rng)]
+    for _ in range(rng.randrange(1, 4)):
+        kind = rng.choice([b"u1", b"u8", b"i8", b"u5", b"i64", b"u63", b"i3", b"u64", b"i65", b"x"])
+        place = rng.choice([b"0", b"3", b"#1", b"#2", b"100", b"-1", b"#x"])
+        value = rng.choice([b"0", b"1", b"-1", b"255", b"100", b"9223372036854775807", b"-9223372036854775808", b"y"])
+        overflow = [b"OVERFLOW", rng.choice([b"WRAP", b"sat", b"FAIL", b"other"])]
+        step = rng.choice([[b"GET", kind, place], [b"SET", kind, place, value], [b"INCRBY", kind, place, value]])
+        words += [b"GET", kind, place] if reads else [*(overflow if rng.random() < 0.3 else []), *step]
+    return words
+
+
+def _sort(rng: Random) -> list[bytes]:
+    by = [b"BY", rng.choice([b"p*", b"p*->a", b"*"])]  # without a star the order inside a set would show
+    get = [b"GET", rng.choice([b"#", b"p*", b"p*->a", b"nothing"])]
+    options = _some(rng, by, get, get, _limit(rng), [rng.choice([b"ASC", b"desc"])])
+    if rng.random() < 0.4:  # ALPHA alone compares by locale and up to a NUL
+        options += [b"ALPHA", b"STORE", _key(rng)]
+    return [_key(rng), *options]
+
+
 # name: how often it is drawn, how its arguments are made
 _COMMANDS: dict[bytes, tuple[int, Callable[[Random], list[bytes]]]] = {
     b"SET": (14, _set),
@@ -343,6 +424,43 @@ _COMMANDS: dict[bytes, tuple[int, Callable[[Random], list[bytes]]]] = {
     b"ZPOPMIN": (2, _key_and_count),
     b"ZPOPMAX": (2, _key_and_count),
     b"ZREMRANGEBYSCORE": (1, _key_and(_score_bound, _score_bound)),
+    b"LPOS": (3, _lpos),
+    b"LSET": (3, _key_and(_integer, _word)),
+    b"LINSERT": (3, lambda rng: [_key(rng), rng.choice([b"BEFORE", b"after", b"at"]), _word(rng), _word(rng)]),
+    b"HINCRBYFLOAT": (3, _key_and(_word, _float)),
+    b"HRANDFIELD": (1, _draw(b"WITHVALUES")),
+    b"ZRANDMEMBER": (1, _draw(b"WITHSCORES")),
+    b"SINTER": (2, _keys_of(3)),
+    b"SUNION": (2, _keys_of(3)),
+    b"SDIFF": (2, _keys_of(3)),
+    b"SINTERSTORE": (2, _to(_keys_of(3))),
+    b"SUNIONSTORE": (2, _to(_keys_of(3))),
+    b"SDIFFSTORE": (2, _to(_keys_of(3))),
+    b"SINTERCARD": (2, _card),
+    b"SDIFFCARD": (2, _card),
+    b"SUNIONCARD": (2, _card),
+    b"SMOVE": (2, _key_and(_key, _word)),
+    b"ZUNION": (2, _with_scores(_aggregate)),
+    b"ZINTER": (2, _with_scores(_aggregate)),
+    b"ZDIFF": (2, _with_scores(_numbered)),
+    b"ZUNIONSTORE": (2, _to(_aggregate)),
+    b"ZINTERSTORE": (2, _to(_aggregate)),
+    b"ZDIFFSTORE": (2, _to(_numbered)),
+    b"ZINTERCARD": (2, _card),
+    b"ZRANGESTORE": (2, _to(_zrange)),
+    b"ZRANGEBYLEX": (1, lambda rng: [_key(rng), _lex_bound(rng), _lex_bound(rng), *_some(rng, _limit(rng))]),
+    b"ZREVRANGEBYLEX": (1, lambda rng: [_key(rng), _lex_bound(rng), _lex_bound(rng), *_some(rng, _limit(rng))]),
+    b"ZLEXCOUNT": (1, _key_and(_lex_bound, _lex_bound)),
+    b"ZREMRANGEBYLEX": (1, _key_and(_lex_bound, _lex_bound)),
+    b"SETBIT": (3, lambda rng: [_key(rng), _bit_position(rng), rng.choice([b"0", b"1", b"1", b"2"])]),
+    b"GETBIT": (1, _key_and(_bit_position)),
+    b"BITCOUNT": (2, lambda rng: [_key(rng), *_some(rng, _bit_range(rng), chance=0.7)]),
+    b"BITPOS": (2, _bitpos),
+    b"BITOP": (2, _bitop),
+    b"BITFIELD": (3, _bitfield),
+    b"BITFIELD_RO": (1, lambda rng: _bitfield(rng, reads=True)),
+    b"SORT": (3, _sort),
+    b"SORT_RO": (1, _sort),
     b"ZREMRANGEBYRANK": (1, _key_and(_integer, _integer)),
 }
 _BUILDERS = {name: build for name, (_, build) in _COMMANDS.items()}

@@ -126,6 +126,28 @@ BAD_LEX_RANGE: Final = "ERR min or max not valid string range item"
 ZADD_NX_WITH_XX: Final = "ERR XX and NX options at the same time are not compatible"
 ZADD_GT_LT_NX: Final = "ERR GT, LT, and/or NX options at the same time are not compatible"
 ZADD_INCR_ONE: Final = "ERR INCR option supports a single increment-element pair"
+BAD_BIT_OFFSET: Final = "ERR bit offset is not an integer or out of range"
+BAD_BIT: Final = "ERR bit is not an integer or out of range"
+BITPOS_BIT: Final = "ERR The bit argument must be 1 or 0."
+BITOP_NOT_ONE: Final = "ERR BITOP NOT must be called with a single source key."
+BAD_BITFIELD_TYPE: Final = (
+    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is."
+)
+BAD_OVERFLOW: Final = "ERR Invalid OVERFLOW type specified"
+BITFIELD_RO_GET: Final = "ERR BITFIELD_RO only supports the GET subcommand"
+SORT_NOT_FLOAT: Final = "ERR One or more scores can't be converted into double"
+INDEX_OUT_OF_RANGE: Final = "ERR index out of range"
+RANK_ZERO: Final = (
+    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start "
+    "from the end of the list"
+)
+NEGATIVE_COUNT: Final = "ERR COUNT can't be negative"
+NEGATIVE_LPOS_MAXLEN: Final = "ERR MAXLEN can't be negative"
+NEGATIVE_CARD_LIMIT: Final = "ERR LIMIT can't be negative"
+TOO_MANY_NUMKEYS: Final = "ERR Number of keys can't be greater than number of args"
+INCREMENT_NOT_FINITE: Final = "ERR value is NaN or Infinity"
+HASH_NOT_FLOAT: Final = "ERR hash value is not a float"
+WEIGHT_NOT_FLOAT: Final = "ERR weight value is not a float"
 SCORE_IS_NAN: Final = "ERR resulting score is not a number (NaN)"
 LIMIT_NEEDS_BY: Final = "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"
 WITHSCORES_BYLEX: Final = "ERR syntax error, WITHSCORES not supported in combination with BYLEX"
@@ -220,6 +242,15 @@ def bad_claim_argument(what: str, command: str) -> CommandError:
 def unrecognized_option(command: str, word: bytes) -> CommandError:
     """XCLAIM, XNACK."""
     return fault(f"ERR Unrecognized {command} option '".encode() + _shown(word) + b"'")
+
+
+def bitop_needs_two(operation: bytes) -> CommandError:
+    return fault(b"ERR BITOP " + operation + b" must be called with at least two source keys.")
+
+
+def no_input_key(command: str) -> CommandError:
+    """ZUNION, ZINTER, ZDIFF and their forms that store."""
+    return fault(f"ERR at least 1 input key is needed for '{command}' command")
 
 
 def invalid_expire(command: str) -> CommandError:

@@ -25,7 +25,7 @@ class KeySpec:
     last: int = 0
     step: int = 0
     flags: tuple[str, ...] = ()  # RO RW OW RM, access update insert delete: what is done to them
-    last_flags: tuple[str, ...] = ()  # what is done to the last one, where that is something else
+    rest_flags: tuple[str, ...] = ()  # what is done to the keys after the first, where that is something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Command:
     group: str  # stream, string, generic, hash, list, set, sorted_set, connection, server, pubsub, transactions
     keys: KeySpec = KeySpec()
     find_keys: FindKeys | None = None  # for `movablekeys`: which words of an argv are keys
+    reads_unnamed: Callable[[list[bytes]], bool] | None = None  # whether a call reads keys that are none of its words
     run: Run | None = None  # None: a container, or a command that the server runs itself
     subcommands: dict[bytes, Command] = field(default_factory=dict)
 
@@ -61,12 +62,20 @@ class Command:
     def key_flags(self, argv: list[bytes], at: int) -> tuple[str, ...]:
         """What this call does to the key that is its word at this place."""
         keys = self.keys
-        if keys.last_flags and at == keys.last:
-            return keys.last_flags
-        if "variable_flags" in keys.flags:  # SET, which reads the old value only with GET
-            reads = any(word.upper() == b"GET" for word in argv[3:])
-            return ("RW", "access", "update") if reads else ("OW", "update")
+        if keys.rest_flags and at != keys.first:
+            return keys.rest_flags
+        if "variable_flags" in keys.flags:
+            return _flags_by_options(self.name, argv)
         return keys.flags
+
+
+def _flags_by_options(name: str, argv: list[bytes]) -> tuple[str, ...]:
+    """What SET and BITFIELD do to their key: SET reads the old value only with GET, BITFIELD may only read."""
+    if name == "bitfield":
+        writes = not {b"SET", b"INCRBY"}.isdisjoint(map(bytes.upper, argv[2:]))
+        return ("RW", "access", "update") if writes else ("RO", "access")
+    reads = b"GET" in map(bytes.upper, argv[3:])
+    return ("RW", "access", "update") if reads else ("OW", "update")
 
 
 class Registry:
@@ -84,12 +93,14 @@ class Registry:
         *,
         keys: tuple[int, int, int] = (0, 0, 0),
         access: str = "",
-        last_access: str = "",
+        rest_access: str = "",
         find_keys: FindKeys | None = None,
         since: str = "1.0.0",
         summary: str = "",
         group: str | None = None,
         extra_categories: str = "",
+        categories: str = "",
+        reads_unnamed: Callable[[list[bytes]], bool] | None = None,
     ) -> Callable[[Run], Run]:
         """Register the decorated function; its docstring's first paragraph is the command's syntax."""
 
@@ -104,7 +115,7 @@ class Registry:
                 flags,
                 keys=keys,
                 access=access,
-                last_access=last_access,
+                rest_access=rest_access,
                 find_keys=find_keys,
                 since=since,
                 summary=summary,
@@ -112,6 +123,8 @@ class Registry:
                 syntax=syntax,
                 run=run,
                 extra_categories=extra_categories,
+                categories=categories,
+                reads_unnamed=reads_unnamed,
             )
             return run
 
@@ -125,7 +138,7 @@ class Registry:
         *,
         keys: tuple[int, int, int] = (0, 0, 0),
         access: str = "",
-        last_access: str = "",
+        rest_access: str = "",
         find_keys: FindKeys | None = None,
         since: str = "1.0.0",
         summary: str = "",
@@ -133,6 +146,8 @@ class Registry:
         syntax: str = "",
         run: Run | None = None,
         extra_categories: str = "",
+        categories: str = "",
+        reads_unnamed: Callable[[list[bytes]], bool] | None = None,
     ) -> None:
         """Register a row; a name `container|sub` goes below its container, which must exist."""
         words = frozenset(flags.split())
@@ -141,14 +156,15 @@ class Registry:
             name=name,
             arity=arity,
             flags=words,
-            categories=_categories(words, of_group, is_container=run is None and arity == -2)
+            categories=_categories(words, categories or of_group, is_container=run is None and arity == -2)
             | frozenset(extra_categories.split()),
             syntax=syntax or name.upper().replace("|", " "),
             summary=summary,
             since=since,
             group=of_group,
-            keys=KeySpec(*keys, flags=tuple(access.split()), last_flags=tuple(last_access.split())),
+            keys=KeySpec(*keys, flags=tuple(access.split()), rest_flags=tuple(rest_access.split())),
             find_keys=find_keys,
+            reads_unnamed=reads_unnamed,
             run=run,
         )
         container, _, sub = name.partition("|")
@@ -160,6 +176,7 @@ class Registry:
 
 _GROUP_CATEGORY = {
     "stream": "@stream",
+    "bitmap": "@bitmap",
     "string": "@string",
     "hash": "@hash",
     "list": "@list",

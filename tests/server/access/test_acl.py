@@ -763,3 +763,15 @@ def test_categories_are_listed_in_redis_order(a: Peer) -> None:
     listed = parse(a("ACL CAT"))
     assert listed[:3] == [b"keyspace", b"read", b"write"]  # type: ignore[index]
     assert all(first != second for first, second in pairwise(listed))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("option", ["BY w_*", "GET w_*", "get h_*->f"])
+def test_sort_reads_unnamed_keys_only_for_who_may_read_every_key(a: Peer, option: str) -> None:
+    a(words("ACL SETUSER half on nopass +@all ~k*"))
+    a(words("ACL SETUSER reader on nopass +@all ~k* %R~*"))
+    a(words("RPUSH k1 1"))
+    a(words("AUTH half x"))
+    assert a([*words("SORT k1"), *words(option)]) == NOPERM_KEY
+    assert a([*words("SORT k1"), *words("BY nosort GET #")]) == b"*1\r\n$1\r\n1\r\n"
+    a(words("AUTH reader x"))
+    assert a([*words("SORT k1"), *words(option)]).startswith(b"*1\r\n")

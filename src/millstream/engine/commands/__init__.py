@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from millstream.engine import faults
+from millstream.engine.commands.derived import bitfields, bits, ranges, sorting
+from millstream.engine.commands.derived import sets as set_algebra
+from millstream.engine.commands.derived import sorted_sets as sorted_set_algebra
 from millstream.engine.commands.plain import (
     generic,
+    hash_extras,
     hashes,
     list_moves,
+    list_positions,
     lists,
     scans,
     sets,
@@ -24,19 +29,27 @@ from millstream.errors import CommandError
 TABLE: dict[bytes, Command] = {}
 for _module in (
     append,
+    bitfields,
+    bits,
     claim,
     generic,
     group,
+    hash_extras,
     hashes,
     inspect,
     list_moves,
+    list_positions,
     lists,
+    ranges,
     read,
     scans,
+    set_algebra,
     sets,
     settle,
+    sorted_set_algebra,
     sorted_set_pops,
     sorted_sets,
+    sorting,
     string_extras,
     strings,
 ):

@@ -340,6 +340,8 @@ class Selector:
             for at in row.key_positions(argv):
                 if not self.allows_key(argv[at], needed(row.key_flags(argv, at))):
                     return Denial(Kind.KEY, at, argv[at])
+            if row.reads_unnamed is not None and row.reads_unnamed(argv) and not self._reads_every_key():
+                return Denial(Kind.KEY, len(argv), b"*")
         channels = None if self.all_channels else _CHANNELS.get(row.name)
         if channels is not None:
             first, last, is_pattern = channels
@@ -359,6 +361,9 @@ class Selector:
         return self.all_keys or any(
             allowed & access == access and compiled(pattern)(key) for pattern, allowed in self.keys.items()
         )
+
+    def _reads_every_key(self) -> bool:
+        return self.all_keys or bool(self.keys.get(b"*", Access.NOTHING) & Access.READ)
 
     def allows_channel(self, channel: bytes, *, is_pattern: bool) -> bool:
         """Whether a channel fits a pattern; a pattern to subscribe to must be one of ours literally."""

@@ -9,7 +9,7 @@ from millstream.engine.outcome import Members, Pairs, Reply, Simple
 from millstream.engine.table import Command
 from millstream.engine.text.glob import compiled
 from millstream.server.commands.common import add_help
-from millstream.server.commands.hints import KEY_NOTES, TIPS
+from millstream.server.commands.hints import KEY_NOTES, SORT_BY_NOTE, SORT_STORE_NOTE, TIPS
 from millstream.server.core.call import ServerCall, ServerRegistry
 
 COMMANDS = ServerRegistry("server")
@@ -99,7 +99,10 @@ def describe(row: Command) -> Reply:
     ]
 
 
-_COUNT_FIRST: Final = frozenset({"lmpop", "msetex", "zmpop"})  # with the number of keys as their first word
+# Commands whose first word is the number of keys.
+_COUNT_FIRST: Final = frozenset(
+    {"lmpop", "msetex", "sdiffcard", "sintercard", "sunioncard", "zdiff", "zinter", "zintercard", "zmpop", "zunion"}
+)
 
 
 def _key_specs(row: Command) -> list[Reply]:
@@ -108,22 +111,41 @@ def _key_specs(row: Command) -> list[Reply]:
     if row.name in ("xread", "xreadgroup"):
         begin = _typed(b"keyword", keyword=b"STREAMS", startfrom=1 if row.name == "xread" else 4)
         return [_key_spec(row, (*keys.flags, "incomplete"), begin, _range(-1, 1, 2))]
+    if row.reads_unnamed is not None:
+        return _sort_specs(row)
     if row.find_keys is not None:
         counted = _typed(b"keynum", keynumidx=0, firstkey=1, keystep=2 if row.name == "msetex" else 1)
+        if keys.rest_flags:
+            first = _key_spec(row, keys.flags, _typed(b"index", index=1), _range(0, 1, 0))
+            return [first, _key_spec(row, keys.rest_flags, _typed(b"index", index=2), counted)]
         at = 1 if row.name in _COUNT_FIRST else 2
         return [_key_spec(row, keys.flags, _typed(b"index", index=at), counted)]
     if not keys.first:
         return []
     begin = _typed(b"index", index=keys.first)
-    if keys.last_flags:
-        second = _typed(b"index", index=keys.last)
-        one = _range(0, 1, 0)
-        return [_key_spec(row, keys.flags, begin, one), _key_spec(row, keys.last_flags, second, one)]
+    if keys.rest_flags:
+        second = _typed(b"index", index=keys.first + 1)
+        rest = _range(-1 if keys.last < 0 else 0, 1, 0)
+        return [_key_spec(row, keys.flags, begin, _range(0, 1, 0)), _key_spec(row, keys.rest_flags, second, rest)]
     last = keys.last - keys.first if keys.last >= 0 else keys.last
     return [_key_spec(row, keys.flags, begin, _range(last, keys.step, 0))]
 
 
-def _key_spec(row: Command, flags: tuple[str, ...], begin: Reply, find: Reply) -> Reply:
+def _sort_specs(row: Command) -> list[Reply]:
+    """Return the key specifications of SORT, whose further keys cannot be told from its words."""
+    keys, unknown = row.keys, _typed(b"unknown")
+    specs: list[Reply] = [_key_spec(row, keys.flags, _typed(b"index", index=1), _range(0, 1, 0))]
+    specs.append(_noted(SORT_BY_NOTE, _key_spec(row, keys.flags, unknown, unknown)))
+    if keys.rest_flags:
+        specs.append(_noted(SORT_STORE_NOTE, _key_spec(row, keys.rest_flags, unknown, unknown)))
+    return specs
+
+
+def _noted(note: str, spec: Pairs) -> Reply:
+    return Pairs([b"notes", note.encode(), *spec])
+
+
+def _key_spec(row: Command, flags: tuple[str, ...], begin: Reply, find: Reply) -> Pairs:
     spec = Pairs()
     if note := KEY_NOTES.get(row.name):
         spec += [b"notes", note.encode()]

@@ -8,7 +8,7 @@ _BY_TIPS: Final[dict[str, str]] = {
     "nondeterministic_output": (
         "client|info client|list cluster|getkeysinslot cluster|info cluster|links cluster|myshardid "
         "cluster|nodes cluster|replicas cluster|shards cluster|slaves cluster|slots lastsave "
-        "object|encoding object|freq object|idletime object|refcount pttl spop srandmember time ttl xadd "
+        "object|encoding object|freq object|idletime object|refcount pttl spop srandmember hrandfield zrandmember time ttl xadd "
         "xautoclaim xclaim xinfo|consumers xpending xtrim dump hscan sscan zscan"
     ),
     "nondeterministic_output request_policy:all_nodes response_policy:special": (
@@ -19,7 +19,7 @@ _BY_TIPS: Final[dict[str, str]] = {
     ),
     "nondeterministic_output request_policy:special response_policy:special": "scan",
     "nondeterministic_output_order": (
-        "command command|docs command|info command|list function|list hgetall hkeys hvals smembers"
+        "command command|docs command|info command|list function|list hgetall hkeys hvals smembers sinter sunion sdiff"
     ),
     "request_policy:all_nodes nondeterministic_output": "slowlog|get",
     "request_policy:all_nodes response_policy:agg_sum": "latency|reset",
@@ -53,6 +53,7 @@ KEY_NOTES: Final[dict[str, str]] = {
     "fcall": _UNKNOWN_USE + "RW and UPDATE",
     "fcall_ro": _UNKNOWN_USE + "RO and ACCESS",
     "getex": "RW and UPDATE because it changes the TTL",
+    "bitfield": "This command allows both access and modification of the key",
     "set": "RW and ACCESS due to the optional `GET` argument",
     "xread": (
         "Incomplete because a stream key named STREAMS (or options before it) can shift the STREAMS keyword; fall back "
@@ -64,3 +65,12 @@ KEY_NOTES: Final[dict[str, str]] = {
         "fall back to xreadGetKeys"
     ),
 }
+
+SORT_BY_NOTE: Final = (
+    "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key "
+    "we sort"
+)
+SORT_STORE_NOTE: Final = (
+    "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument "
+    "array"
+)

@@ -470,7 +470,7 @@ def _rename(call: CommandContext, argv: list[bytes], *, only_new: bool) -> bool:
     "write",
     keys=(1, 2, 1),
     access="RW access delete",
-    last_access="OW update",
+    rest_access="OW update",
     since="1.0.0",
     summary="Gives a key another name; what had that name before is gone.",
 )
@@ -486,7 +486,7 @@ def rename(call: CommandContext, argv: list[bytes]) -> Reply:
     "write fast",
     keys=(1, 2, 1),
     access="RW access delete",
-    last_access="OW insert",
+    rest_access="OW insert",
     since="1.0.0",
     summary="Gives a key another name if no key has it.",
 )
@@ -523,7 +523,7 @@ def _copy_options(call: CommandContext, words: list[bytes]) -> tuple[Database, b
     "write denyoom",
     keys=(1, 2, 1),
     access="RO access",
-    last_access="OW update",
+    rest_access="OW update",
     since="6.2.0",
     summary="Copies a value with its expiry to another key, here or in another database.",
 )

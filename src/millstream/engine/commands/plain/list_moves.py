@@ -161,7 +161,7 @@ def _move(
     "write denyoom",
     keys=(1, 2, 1),
     access="RW access delete",
-    last_access="RW insert",
+    rest_access="RW insert",
     since="6.2.0",
     summary="Moves an element from an end of a list to an end of another and answers it.",
 )
@@ -176,7 +176,7 @@ def lmove(call: CommandContext, argv: list[bytes]) -> Reply:
     "write denyoom",
     keys=(1, 2, 1),
     access="RW access delete",
-    last_access="RW insert",
+    rest_access="RW insert",
     since="1.2.0",
     summary="Moves the rightmost element of a list to the left end of another and answers it.",
 )
@@ -200,7 +200,7 @@ def _or_wait(
     "write denyoom blocking",
     keys=(1, 2, 1),
     access="RW access delete",
-    last_access="RW insert",
+    rest_access="RW insert",
     since="6.2.0",
     summary="As LMOVE, or waits until there is an element.",
 )
@@ -222,7 +222,7 @@ def blmove(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
     "write denyoom blocking",
     keys=(1, 2, 1),
     access="RW access delete",
-    last_access="RW insert",
+    rest_access="RW insert",
     since="2.2.0",
     summary="As RPOPLPUSH, or waits until there is an element.",
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from millstream.engine import faults
 from millstream.engine.commands.plain.common import changed, delete, drop_if_empty, integer_between, positive
+from millstream.engine.commands.plain.draws import draw
 from millstream.engine.faults import fault
 from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.keys.values import SetOf
@@ -14,8 +13,6 @@ from millstream.engine.table import Registry
 from millstream.engine.text.args import I64_MAX
 
 REGISTRY = Registry("set")
-
-MAX_DRAWN: Final = 10_000_000  # members SRANDMEMBER draws with repetition; Redis would go on until memory ends
 
 
 @REGISTRY.command(
@@ -177,22 +174,4 @@ def srandmember(call: CommandContext, argv: list[bytes]) -> Reply:
         return None if count is None else []
     if count is None:
         return found[call.keyspace.pick(len(found))]
-    if count < -MAX_DRAWN:
-        raise fault(faults.OUT_OF_RANGE)
-    if count < 0:
-        return [found[call.keyspace.pick(len(found))] for _ in range(-count)]
-    return [*_distinct(call, found, count)]
-
-
-def _distinct(call: CommandContext, found: SetOf, count: int) -> list[bytes]:
-    """So many different members, or all: the start of a shuffle that notes only what it moved."""
-    size = len(found)
-    if count >= size:
-        return list(found)
-    moved: dict[int, int] = {}
-    chosen = []
-    for place in range(count):
-        other = place + call.keyspace.pick(size - place)
-        chosen.append(found[moved.get(other, other)])
-        moved[other] = moved.get(place, place)
-    return chosen
+    return [*draw(call, found, count)]

@@ -280,12 +280,12 @@ def _lex_bound(word: bytes) -> tuple[bytes | None, bool]:
     return word[1:], word[:1] == b"("
 
 
-def _lex_range(low: bytes, high: bytes) -> LexRange:
+def lex_range(low: bytes, high: bytes) -> LexRange:
     (first, without_low), (last, without_high) = _lex_bound(low), _lex_bound(high)
     return LexRange(first, last, without_low, without_high, low == b"+" or high == b"-")
 
 
-def _by_lex(found: SortedSet, wanted: LexRange, *, reverse: bool) -> Iterator[tuple[float, bytes]]:
+def by_lex(found: SortedSet, wanted: LexRange, *, reverse: bool) -> Iterator[tuple[float, bytes]]:
     """The pairs of a member range."""
     if wanted.nothing or not len(found):
         return iter(())
@@ -333,12 +333,12 @@ class ZRange:
     with_scores: bool = False
 
 
-def _parse_options(words: list[bytes], query: ZRange, *, free: bool) -> None:
+def parse_options(words: list[bytes], query: ZRange, *, free: bool, may_score: bool = True) -> None:
     """Read what follows the range; `free` is ZRANGE, which may choose what the older commands have in their name."""
     at = 0
     while at < len(words):
         word = words[at].upper()
-        if word == b"WITHSCORES":
+        if word == b"WITHSCORES" and may_score:
             query.with_scores = True
         elif word == b"LIMIT" and at + 2 < len(words):
             query.offset, query.limit = integer(words[at + 1]), integer(words[at + 2])
@@ -352,9 +352,8 @@ def _parse_options(words: list[bytes], query: ZRange, *, free: bool) -> None:
         at += 1
 
 
-def _range(call: CommandContext, argv: list[bytes], query: ZRange, *, free: bool = False) -> Reply:
-    """Answer a range command; the order of its checks is Redis's."""
-    _parse_options(argv[4:], query, free=free)
+def select(call: CommandContext, argv: list[bytes], query: ZRange) -> Iterator[tuple[float, bytes]]:
+    """Return the pairs that `key first second` and the query's options choose; the order of its checks is Redis's."""
     by = query.by or "rank"
     if query.limit != -1 and by == "rank":
         raise fault(faults.LIMIT_NEEDS_BY)
@@ -363,15 +362,22 @@ def _range(call: CommandContext, argv: list[bytes], query: ZRange, *, free: bool
     low, high = (argv[3], argv[2]) if query.reverse and by != "rank" else (argv[2], argv[3])
     if by == "rank":
         start, stop = integer(low), integer(high)
-        found = call.typed_to_read(argv[1], SortedSet) or SortedSet()
-        return _reply(_by_rank(found, start, stop, reverse=query.reverse), ZRange(with_scores=query.with_scores))
+        return _by_rank(call.typed_to_read(argv[1], SortedSet) or SortedSet(), start, stop, reverse=query.reverse)
     if by == "score":
         scores = _score_range(low, high)
         found = call.typed_to_read(argv[1], SortedSet) or SortedSet()
-        return _reply(_between(found, *scores.ranks(found), reverse=query.reverse), query)
-    members = _lex_range(low, high)
-    found = call.typed_to_read(argv[1], SortedSet) or SortedSet()
-    return _reply(_by_lex(found, members, reverse=query.reverse), query)
+        return _limited(_between(found, *scores.ranks(found), reverse=query.reverse), query)
+    members = lex_range(low, high)
+    return _limited(
+        by_lex(call.typed_to_read(argv[1], SortedSet) or SortedSet(), members, reverse=query.reverse), query
+    )
+
+
+def answer_range(call: CommandContext, argv: list[bytes], query: ZRange, *, free: bool = False) -> Reply:
+    """Answer a range command."""
+    parse_options(argv[4:], query, free=free)
+    pairs = select(call, argv, query)
+    return with_scores(pairs) if query.with_scores else [member for _, member in pairs]
 
 
 def _by_rank(found: SortedSet, start: int, stop: int, *, reverse: bool) -> Iterator[tuple[float, bytes]]:
@@ -379,15 +385,15 @@ def _by_rank(found: SortedSet, start: int, stop: int, *, reverse: bool) -> Itera
     return found.between_reversed(first, end) if reverse else found.between(first, end)
 
 
-def _reply(pairs: Iterator[tuple[float, bytes]], query: ZRange) -> Reply:
+def _limited(pairs: Iterator[tuple[float, bytes]], query: ZRange) -> Iterator[tuple[float, bytes]]:
+    """Apply LIMIT."""
     if query.offset < 0:
-        return Scored() if query.with_scores else []
+        return iter(())
     end = None if query.limit < 0 else min(query.offset + query.limit, I64_MAX)
-    limited = pairs if end is None and not query.offset else islice(pairs, query.offset, end)
-    return _with_scores(limited) if query.with_scores else [member for _, member in limited]
+    return pairs if end is None and not query.offset else islice(pairs, query.offset, end)
 
 
-def _with_scores(pairs: Iterable[tuple[float, bytes]]) -> Scored:
+def with_scores(pairs: Iterable[tuple[float, bytes]]) -> Scored:
     return Scored(word for score, member in pairs for word in (member, score))
 
 
@@ -402,7 +408,7 @@ def _with_scores(pairs: Iterable[tuple[float, bytes]]) -> Scored:
 )
 def zrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]"""
-    return _range(call, argv, ZRange(), free=True)
+    return answer_range(call, argv, ZRange(), free=True)
 
 
 @REGISTRY.command(
@@ -416,7 +422,7 @@ def zrange(call: CommandContext, argv: list[bytes]) -> Reply:
 )
 def zrevrange(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREVRANGE key start stop [WITHSCORES]"""
-    return _range(call, argv, ZRange(by="rank", reverse=True))
+    return answer_range(call, argv, ZRange(by="rank", reverse=True))
 
 
 @REGISTRY.command(
@@ -430,7 +436,7 @@ def zrevrange(call: CommandContext, argv: list[bytes]) -> Reply:
 )
 def zrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]"""
-    return _range(call, argv, ZRange(by="score"))
+    return answer_range(call, argv, ZRange(by="score"))
 
 
 @REGISTRY.command(
@@ -444,7 +450,7 @@ def zrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
 )
 def zrevrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]"""
-    return _range(call, argv, ZRange(by="score", reverse=True))
+    return answer_range(call, argv, ZRange(by="score", reverse=True))
 
 
 @REGISTRY.command(
@@ -480,10 +486,12 @@ def zrem(call: CommandContext, argv: list[bytes]) -> Reply:
     found = call.typed(argv[1], SortedSet)
     if found is None:
         return 0
-    return _removed(call, argv, found, b"zrem", argv[2:])
+    return remove_members(call, argv, found, b"zrem", argv[2:])
 
 
-def _removed(call: CommandContext, argv: list[bytes], found: SortedSet, event: bytes, members: Iterable[bytes]) -> int:
+def remove_members(
+    call: CommandContext, argv: list[bytes], found: SortedSet, event: bytes, members: Iterable[bytes]
+) -> int:
     """Remove members and report it; how many there were."""
     removed = sum(found.discard(member) for member in members)
     if removed:
@@ -508,7 +516,7 @@ def zremrangebyscore(call: CommandContext, argv: list[bytes]) -> Reply:
     if found is None:
         return 0
     members = [member for _, member in found.between(*wanted.ranks(found))]
-    return _removed(call, argv, found, b"zremrangebyscore", members)
+    return remove_members(call, argv, found, b"zremrangebyscore", members)
 
 
 @REGISTRY.command(
@@ -527,7 +535,7 @@ def zremrangebyrank(call: CommandContext, argv: list[bytes]) -> Reply:
     if found is None:
         return 0
     members = [member for _, member in found.between(*window(start, stop, len(found)))]
-    return _removed(call, argv, found, b"zremrangebyrank", members)
+    return remove_members(call, argv, found, b"zremrangebyrank", members)
 
 
 def _pop(call: CommandContext, argv: list[bytes], *, highest: bool) -> Reply:
@@ -538,8 +546,8 @@ def _pop(call: CommandContext, argv: list[bytes], *, highest: bool) -> Reply:
     if found is None or count == 0:
         return []
     pairs = list(found.between_reversed(0, count) if highest else found.between(0, count))
-    _removed(call, argv, found, b"zpopmax" if highest else b"zpopmin", [member for _, member in pairs])
-    popped = _with_scores(pairs)
+    remove_members(call, argv, found, b"zpopmax" if highest else b"zpopmin", [member for _, member in pairs])
+    popped = with_scores(pairs)
     return popped if len(argv) == 3 else [*popped]
 
 

@@ -55,13 +55,15 @@ def parse_choice(argv: list[bytes], at: int, ends: tuple[bytes, ...]) -> PopChoi
     return PopChoice(argv[at + 1 : at + 1 + number], rest[0].upper(), count)
 
 
-def keys_after(at: int, step: int = 1) -> Callable[[list[bytes]], list[int]]:
-    """Finds the keys of a call: their number stands at this word, they follow, every so many words."""
+def keys_after(at: int, step: int = 1, *, before: tuple[int, ...] = ()) -> Callable[[list[bytes]], list[int]]:
+    """Return a function that finds the keys of a call: word `at` has their number, and every `step`-th word after it
+    is a key. The words in `before` are keys, too.
+    """
 
     def find(argv: list[bytes]) -> list[int]:
         number = as_integer(argv[at]) if at < len(argv) else None
         if number is None or number < 1 or at + number * step >= len(argv):
             return []
-        return list(range(at + 1, at + 1 + number * step, step))
+        return [*before, *range(at + 1, at + 1 + number * step, step)]
 
     return find
