@@ -8,8 +8,8 @@ _BY_TIPS: Final[dict[str, str]] = {
     "nondeterministic_output": (
         "client|info client|list cluster|getkeysinslot cluster|info cluster|links cluster|myshardid "
         "cluster|nodes cluster|replicas cluster|shards cluster|slaves cluster|slots lastsave "
-        "object|encoding object|freq object|idletime object|refcount pttl spop srandmember hrandfield zrandmember time ttl xadd "
-        "xautoclaim xclaim xinfo|consumers xpending xtrim dump hscan sscan zscan"
+        "object|encoding object|freq object|idletime object|refcount pttl spop srandmember hrandfield zrandmember "
+        "time ttl xadd xautoclaim xclaim xinfo|consumers xpending xtrim dump hscan sscan zscan"
     ),
     "nondeterministic_output request_policy:all_nodes response_policy:special": (
         "latency|doctor latency|graph latency|histogram latency|history latency|latest"
