@@ -208,6 +208,10 @@ def test_the_rfcs_names_and_defaults_give_its_profile() -> None:
         True,
     )
     assert (settings.reconcile_every, settings.min_idle_s, settings.batch, settings.max_retries) == (60, 30, 50, 3)
+    # a lock lives for seconds: its expiry is how the others hear of a death long before the idle time is over
+    assert settings.lease == 5
+    assert settings.heartbeat_s <= 2
+    assert RecoveryConfig(min_idle_time=1).settings().lease == 1
 
 
 def test_the_rfcs_settings_leave_room_for_ours() -> None:

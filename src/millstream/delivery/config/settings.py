@@ -31,6 +31,7 @@ Recovery = Literal["lease", "rfc"]
 Retain = Literal["acked", "all"]
 
 DEAD_LETTER: Final = "{stream}:dlq"
+RFC_LOCK_S: Final = 5.0  # seconds that a lock of the RFC's profile lives without a heartbeat
 GROUP_START: Final = re.compile(r"\$|\d+(-\d+)?")
 
 
@@ -220,18 +221,20 @@ class RecoveryConfig:
     cluster_mode: ClusterMode | str | None = None  # None: as the URL says, and so with the others
 
     def __post_init__(self) -> None:
+        checks.number("min_idle_time", self.min_idle_time)
         if self.cluster_mode is not None and self.cluster_mode not in list(ClusterMode):
             raise ConfigError(f"cluster_mode: must be one of {', '.join(ClusterMode)}, not {self.cluster_mode!r}")
 
     def settings(self, **others: Any) -> Settings:
         """Settings of a worker that shares a group with the RFC's; `others` are settings that the RFC lacks.
 
-        The lease is the idle time, unless another is given: an owner that is silent for so long counts as dead.
+        The lease, which is the lifetime of a lock, is 5 s or the idle time if that is shorter, unless another is given:
+        an owner that is silent for so long counts as dead for the keyspace listener. The scan waits for the idle time.
         """
         given: dict[str, Any] = {
             "recovery": "rfc",
             "redeliver": "copy",
-            "lease": self.min_idle_time,
+            "lease": min(RFC_LOCK_S, self.min_idle_time),
             "min_idle": self.min_idle_time,
             "reconcile_every": self.reconciliation_interval,
             "batch": self.batch_size,
