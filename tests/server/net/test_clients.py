@@ -195,6 +195,12 @@ def test_redis_cli_works(ours: Ours) -> None:
     assert eventually(ours.is_deserted)
 
 
+def test_redis_cli_shows_the_syntax_of_a_command(ours: Ours) -> None:
+    shown = " ".join(cli(ours, "HELP", "XADD").split())
+    assert "key [NOMKSTREAM] [KEEPREF|DELREF|ACKED]" in shown
+    assert "field value [field value ...]" in shown
+
+
 def test_redis_cli_works_over_tls(secure: Ours, certificates: Certificates) -> None:
     files = [
         "--cert",

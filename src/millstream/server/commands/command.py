@@ -8,6 +8,7 @@ from millstream.engine.faults import SYNTAX, fault
 from millstream.engine.outcome import Members, Pairs, Reply, Simple
 from millstream.engine.table import Command
 from millstream.engine.text.glob import compiled
+from millstream.engine.text.syntax import Argument, arguments
 from millstream.server.commands.common import add_help
 from millstream.server.commands.hints import KEY_NOTES, SORT_BY_NOTE, SORT_STORE_NOTE, TIPS
 from millstream.server.core.call import ServerCall, ServerRegistry
@@ -198,6 +199,29 @@ def docs(call: ServerCall, argv: list[bytes]) -> Reply:
     return documented
 
 
+def _argument(argument: Argument) -> Reply:
+    """Describe an argument as redis-cli reads it for HELP."""
+    told = Pairs([b"name", argument.name.lower().encode(), b"type", argument.kind.encode()])
+    if not argument.parts and argument.kind != "pure-token":
+        told += [b"display_text", argument.name.encode()]
+    if argument.token:
+        told += [b"token", argument.token.encode()]
+    flags = [
+        name
+        for name, is_set in (
+            (b"optional", argument.is_optional),
+            (b"multiple", argument.is_multiple),
+            (b"multiple_token", argument.repeats_token),
+        )
+        if is_set
+    ]
+    if flags:
+        told += [b"flags", Members(map(Simple, flags))]
+    if argument.parts:
+        told += [b"arguments", [_argument(part) for part in argument.parts]]
+    return told
+
+
 def _documentation(row: Command) -> Reply:
     text = Pairs(
         [
@@ -211,6 +235,8 @@ def _documentation(row: Command) -> Reply:
             row.syntax.encode(),
         ]
     )
+    if found := arguments(row.syntax, row.name.upper().replace("|", " ")):
+        text += [b"arguments", [_argument(argument) for argument in found]]
     if row.subcommands:
         below = Pairs()
         for sub in row.subcommands.values():
