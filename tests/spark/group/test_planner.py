@@ -23,10 +23,10 @@ from millstream.delivery.keys import Keys
 from millstream.delivery.steps import NewEntry, Publishing, Settle, Steps
 from millstream.errors import ConfigError, Unavailable
 from millstream.spark.group import member
+from millstream.spark.group.missing import read_accounted
 from millstream.spark.group.offsets import from_json
 from millstream.spark.group.options import GroupRead, parse_group_read, parse_settling
 from millstream.spark.group.planner import GroupPlanner
-from millstream.spark.group.reader import read_part
 from millstream.spark.settlement.sender import Settler, Tally
 from millstream.spark.wire.metadata import StreamMetadata
 from millstream.worker.audit import Audit, audit_of
@@ -175,7 +175,7 @@ class Query:
 
     def rows(self, part: Any) -> list[dict[str, Any]]:
         found = []
-        for chunk in read_part(self.read.read.connection, part, 1000):
+        for chunk in read_accounted(self.read, part):
             about = chunk.about()
             for at, entry_id in enumerate(chunk.entries.ids().to_pylist()):
                 row = {name: column[at].as_py() for name, column in about.items()}
@@ -408,6 +408,24 @@ def test_a_batch_that_is_run_again_finds_entries_that_others_would_have_removed(
     assert again.ids == one.ids
     assert again.tally.before == 20
     ended(site, 40)
+
+
+def test_entries_that_were_trimmed_before_they_were_read_are_not_done(site: Site) -> None:
+    """Those that were handed out are, also if they are trimmed later."""
+    ids = publish(site, 900)
+    query = Query(options(site, settle="batch", minPartitions=3), site, lambda row: "none")
+    planner = query.start()
+    query.offsets = [planner.initial()]
+    query.offsets.append(planner.latest(query.offsets[0]))
+    site.connect().execute("XTRIM", "orders", "MINID", ids[400])
+    query.batch(planner, query.offsets[1])
+    query.commits = 1
+    site.connect().execute("XTRIM", "orders", "MINID", ids[500])
+    assert not query.step(planner)
+    planner.close()
+    assert query.ids == ids[400:]
+    now = audit(site)
+    assert (now.done, now.trimmed, now.pending, now.balanced) == (500, 400, 0, True)
 
 
 def test_leases_are_kept_while_a_batch_runs(site: Site) -> None:

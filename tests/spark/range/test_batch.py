@@ -158,6 +158,23 @@ def test_a_column_can_be_a_field_that_has_the_name_of_another(spark: SparkSessio
     assert (row.id, row.own_id) == ("7-0", "mine")
 
 
+def test_filters_on_fields_that_have_the_names_of_columns_of_ours_mean_the_fields(
+    spark: SparkSession, place: Place
+) -> None:
+    """They are not about the entry, whose id, time and stream are others."""
+    from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+    place.client.xadd(place.stream, {"timestamp": "2020-05-05T12:00:00Z", "id": "5-5", "stream": "theirs"})
+    place.client.xadd(place.stream, {"timestamp": "2030-05-05T12:00:00Z", "id": "9-9", "stream": "mine"})
+    kinds = {"timestamp": TimestampType(), "id": StringType(), "stream": StringType()}
+    schema = StructType([StructField(name, kind, metadata={"field": name}) for name, kind in kinds.items()])
+    rows = spark.read.format("millstream").option("url", place.url).option("stream", place.stream).schema(schema).load()
+    assert [row.id for row in rows.where("timestamp < '2021-01-01'").collect()] == ["5-5"]
+    assert [row.id for row in rows.where("timestamp > '2029-01-01'").collect()] == ["9-9"]
+    assert [row.id for row in rows.where("id = '9-9'").collect()] == ["9-9"]
+    assert [row.id for row in rows.where("stream = 'mine'").collect()] == ["9-9"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -191,3 +191,26 @@ def test_what_an_older_pyspark_cannot_do_is_said(
     with pytest.raises(Exception, match="STREAM_FAILED") as caught:
         drain(spark, place, tmp_path, **options)
     assert words in str(caught.value).splitlines()[0]
+
+
+def test_a_plan_made_ahead_does_not_hide_what_came_since(place: Place) -> None:
+    """Between two timed triggers it grows old: the next batch has all that it may have."""
+    from millstream.spark.options import parse_read
+    from millstream.spark.range.planner import Limits, RangePlanner
+
+    place.fill(20)
+    planner = RangePlanner(parse_read({"url": place.url, "stream": place.stream}))
+    try:
+        first = planner.latest(planner.initial(), Limits(rows=15))
+        assert planner._ahead is not None
+        planner._ahead.result()  # it has seen five rows
+        place.fill(7, first_ms=1_700_000_001_000)
+        second = planner.latest(first, Limits(rows=15))
+        assert (first["rows"], second["rows"], second["lag"]) == (15, 12, 0)
+        place.fill(40, first_ms=1_700_000_002_000)
+        third = planner.latest(second, Limits(rows=15))
+        ahead = planner._ahead
+        assert ahead is not None
+        assert planner.latest(third, Limits(rows=15)) is ahead.result()  # a full one is used as it is
+    finally:
+        planner.close()

@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
+from millstream.spark.group.missing import read_accounted
 from millstream.spark.group.offsets import OffsetPart
 from millstream.spark.group.options import GroupRead
 from millstream.spark.group.planner import GroupPlanner
-from millstream.spark.group.reader import read_part
 from millstream.spark.runtime.compat import (
     HAS_LIMITS,
     ReadLimit,
@@ -82,9 +82,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, GroupPartition):  # what Spark makes of no partitions at all
             return
         begin("read")
-        options = self._options.read
         with plainly():
-            for chunk in read_part(options.connection, partition.part, options.fetch):
+            for chunk in read_accounted(self._options, partition.part):
                 about = {name: column for name, column in chunk.about().items() if name in self._names}
                 yield self._builder.build(partition.part.stream, chunk.entries, about)
 

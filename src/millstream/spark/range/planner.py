@@ -4,7 +4,8 @@
                                                              └─ and in a thread: the one after that
 
 A limited batch has to be counted out, which costs a pass over its entries. So while Spark runs it, the next one is
-counted in the background.
+counted in the background, if more is waiting than one batch may have. Such a plan is used only if it was full: another
+one lacks what was added since.
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ class _Ahead:
         return self._found
 
 
+def _is_full(end: Mapping[str, Any]) -> bool:
+    """Whether a batch ends where its limit ends, not where the streams ended when it was planned."""
+    return bool(end["lag"])
+
+
 class RangePlanner:
     """The batches of one query."""
 
@@ -97,11 +103,12 @@ class RangePlanner:
         """The end of the next batch; `start` itself if there is nothing new."""
         ahead, self._ahead = self._ahead, None
         end = ahead.result() if ahead is not None and ahead.key == (json.dumps(start), limits) else None
-        end = end if end is not None else self.plan(start, limits)
+        if end is None or not _is_full(end):
+            end = self.plan(start, limits)
         self._reached = from_json(start if end is None else end)
         if end is None:
             return start
-        if limits.rows is not None or limits.size is not None:
+        if _is_full(end):
             self._ahead = _Ahead(self, end, limits)
         return end
 

@@ -182,11 +182,13 @@ class EntryReader(DataSourceReader):
         self._options = options
         self._rows = RowReader(options, schema)
         self._narrowed = Narrowed()
+        self._fields = field_names(schema)
         self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: Sequence[Filter]) -> None:
         """Read no more than these filters allow, as far as the server can help."""
-        self._narrowed = narrow(comparisons(filters))
+        # A column that is a field of the entry says nothing about the entry, whatever its name.
+        self._narrowed = narrow(each for each in comparisons(filters) if each.column not in self._fields)
 
     def partitions(self) -> Sequence[InputPartition]:
         with plainly():
