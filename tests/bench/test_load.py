@@ -96,7 +96,7 @@ def loaded(
             return load(binary, server.server_address[1], requests, connections=3, depth=4, limit_s=limit_s)
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 def in_place_of(command: bytes, reply: bytes, at: int = 30) -> Answer:

@@ -29,7 +29,7 @@ from tests.persistence.test_crash import Found, is_as_answered, run_and_kill
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("MILLSTREAM_KILLS", "10")) // 2
-WAIT_S = 20
+WAIT_S = 60
 LIBRARY = "#!lua name=lib\nredis.register_function('twice', function(keys, args) return args[1] * 2 end)"
 
 

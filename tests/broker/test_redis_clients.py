@@ -38,7 +38,7 @@ def client(hub: Hub, protocol: int) -> Iterator[redis.Redis]:
     client.close()
 
 
-def wait_for(condition: Callable[[], object], within_s: float = 5.0) -> None:
+def wait_for(condition: Callable[[], object], within_s: float = 60) -> None:
     """For what another thread does."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -167,7 +167,7 @@ def test_a_blocking_read_is_served_by_another_thread(hub: Hub, client: redis.Red
 def test_a_blocking_read_times_out(client: redis.Redis) -> None:
     started = time.monotonic()
     assert not client.xread({"s": "$"}, block=50)
-    assert 0.045 < time.monotonic() - started < 1
+    assert 0.045 < time.monotonic() - started < 30
 
 
 def test_a_socket_timeout_ends_a_read_that_blocks_longer(hub: Hub, protocol: int) -> None:
@@ -195,7 +195,7 @@ def test_closing_ends_a_read_in_another_thread(hub: Hub) -> None:
     thread.start()
     wait_for(lambda: len(hub.waiters))
     client.close()
-    thread.join(5)
+    thread.join(60)
     assert len(failures) == 1
     assert len(hub.waiters) == 0
 
@@ -243,7 +243,7 @@ def test_messages_come_while_a_thread_listens(client: redis.Redis) -> None:
         client.publish("c", number)
     wait_for(lambda: len(received) == 20)
     thread.stop()
-    thread.join(5)
+    thread.join(60)
     assert received == [str(number) for number in range(20)]
 
 
@@ -524,7 +524,7 @@ def test_event_loops_one_after_the_other_and_side_by_side(hub: Hub) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert sorted(results) == list(range(1, 201))
 
 

@@ -77,7 +77,7 @@ def test_what_was_accepted_is_there_after_a_restart(start: Start, number: signal
 
 def test_clients_are_let_go_when_it_ends(start: Start) -> None:
     process = start().await_start()
-    with socket.create_connection(("127.0.0.1", process.port), timeout=20) as blocked:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=60) as blocked:
         blocked.sendall(b"PING\r\nXREAD BLOCK 0 STREAMS s $\r\n")
         assert blocked.recv(100) == b"+PONG\r\n"
         assert process.end() == 0
@@ -88,7 +88,7 @@ def test_shutdown_ends_it_well(start: Start) -> None:
     process = start("--save", "").await_start()
     client(process).set("k", "v")
     client(process).shutdown()
-    assert process.process.wait(20) == 0
+    assert process.process.wait(60) == 0
     again = start(port=process.port).await_start()
     assert client(again).get("k") == b"v"
 

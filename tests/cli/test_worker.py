@@ -74,7 +74,7 @@ def test_it_handles_until_sigterm_and_releases_the_rest(app: Path, valkey_server
                 assert time.monotonic() < end
                 assert process.poll() is None, process.communicate()[0]
                 time.sleep(0.05)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 assert b'stream="orders"' in answer.read()
             orders.publish_many([{"sleep": 1}] * 6)
             while len(begun.read_text()) < 51:

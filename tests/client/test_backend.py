@@ -107,7 +107,7 @@ def test_a_blocking_read_may_be_longer_than_the_time_limit(place: Site, open_bac
     words = ("XREADGROUP", "GROUP", "g", "c", "BLOCK", 500, "STREAMS", "s", ">")
     start = time.monotonic()
     assert backend.run(Call(words, b"s", as_is, can_resend=False, block_ms=500)) is None
-    assert 0.4 < time.monotonic() - start < 3
+    assert 0.4 < time.monotonic() - start < 30
 
 
 def test_a_blocking_read_ends_with_the_entry(place: Site, open_backend: Open) -> None:
@@ -120,7 +120,7 @@ def test_a_blocking_read_ends_with_the_entry(place: Site, open_backend: Open) ->
     got = backend.run(Call(words, b"s", as_is, can_resend=False, block_ms=20_000))
     timer.join()
     assert got == [[b"s", [[b"7-7", [b"a", b"b"]]]]]
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 15
 
 
 def test_a_closed_backend_says_so(place: Site, open_backend: Open) -> None:
@@ -149,7 +149,7 @@ def test_closing_lets_a_blocked_reader_go(place: Site) -> None:
     thread.start()
     time.sleep(0.1)
     backend.close()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert isinstance(ends[0], Unavailable)
 
@@ -182,7 +182,7 @@ def test_two_hundred_threads_share_a_backend(place: Site) -> None:
         thread.start()
     gate.wait()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert failures == []
     assert backend.execute("GET", "counter") == b"400"
 

@@ -22,7 +22,7 @@ def cluster(valkey_cluster: Cluster) -> Iterator[Cluster]:
     valkey_cluster.reset()
 
 
-def until_it_works(run: Any, seconds: float = 15) -> Any:
+def until_it_works(run: Any, seconds: float = 60) -> Any:
     """What a worker does: try again while the error says that this can help."""
     deadline = time.monotonic() + seconds
     while True:

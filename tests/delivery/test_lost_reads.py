@@ -94,7 +94,7 @@ def test_a_worker_that_may_not_retry_handles_what_a_lost_reply_delivered(proxy: 
             until(lambda: orders.audit().done == 20)  # well within the lease of 30 s
         finally:
             orders.stop()
-            thread.join(20)
+            thread.join(60)
         account = orders.audit()
     assert left == [0]
     assert (account.done, account.dead, account.pending, account.balanced) == (20, 0, 0, True)

@@ -184,7 +184,7 @@ def check_replies(data: bytes, sent: bytes) -> None:
 
 def talk(port: int, chats: list[bytes], rng: random.Random | None = None) -> list[bytes]:
     """Hold several conversations at once, our end closed behind each; what the server said until it closed."""
-    socks = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in chats]
+    socks = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in chats]
     with contextlib.ExitStack() as stack:
         for sock, chat in zip(socks, chats, strict=True):
             stack.enter_context(sock)

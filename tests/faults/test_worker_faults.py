@@ -82,7 +82,7 @@ class Process:
     def end(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
 
 
 @contextlib.contextmanager

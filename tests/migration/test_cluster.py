@@ -36,7 +36,7 @@ def nodes() -> Iterator[list[redis.Redis]]:
 
 
 def wait_for_state(clients: list[redis.Redis]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         states = [client.execute_command("CLUSTER INFO") for client in clients]
         if all(state["cluster_state"] == "ok" and state["cluster_size"] == "2" for state in states):

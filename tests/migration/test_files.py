@@ -84,7 +84,7 @@ def test_the_directory_of_a_broker_is_exported(tmp_path: Path) -> None:
         assert main(["export", file, "--dir", str(data)]) == 1  # it is in use
     finally:
         os.kill(process.pid, signal.SIGKILL)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert main(["export", file, "--dir", str(data)]) == 0
     with Broker() as broker, broker.serve_in_background() as served:
         target = f"redis://127.0.0.1:{served.port}"

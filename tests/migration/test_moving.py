@@ -205,7 +205,7 @@ def test_entries_that_are_written_all_the_while_arrive(ends: tuple[str, str], tm
         Move(*map(Endpoint.connect, ends), Options(by_entries=True), notes=notes).run()
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
     # whether the first run was a success depends on when the last entry came: the next one finds quiet
     report = Move(*map(Endpoint.connect, ends), Options(by_entries=True, replace=True), notes=notes).run()
     assert report.problems == []

@@ -36,7 +36,7 @@ ONE_SERVER: Final = EVERYWHERE[:-1]
 MATRIX: Final = ("memory", "file", "broker", "valkey", "redis7", "cluster")  # where every scenario must hold
 FEW: Final = ("memory", "valkey", "redis")  # each way that steps take: all commands and scripts, scripts only, both
 OLD_MS: Final = 3_600_000
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60
 
 
 def at(*names: str) -> pytest.MarkDecorator:
@@ -254,7 +254,7 @@ def running(program: Stream[Any]) -> Iterator[None]:
         yield
     finally:
         program.stop()
-        thread.join(15)
+        thread.join(60)
         assert not thread.is_alive(), "the worker did not stop"
         assert not failures, failures
 

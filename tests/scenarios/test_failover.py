@@ -104,13 +104,13 @@ def test_a_failover_of_a_real_cluster_loses_and_repeats_nothing(valkey_cluster: 
             orders.publish_many([Order(n) for n in range(first, first + 50)])
             if first == 50:
                 valkey_cluster.failover()
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 60
         while orders.audit().done < 200 and time.monotonic() < deadline:
             time.sleep(0.05)
         account = orders.audit()
     finally:
         orders.stop()
-        thread.join(20)
+        thread.join(60)
         orders.close()
         valkey_cluster.reset()
     assert (account.done, account.balanced) == (200, True)
@@ -137,7 +137,7 @@ def test_a_killed_primary_of_a_real_cluster_is_survived(valkey_cluster: Cluster)
             time.sleep(0.02)
         valkey_cluster.kill_primary(0)
         valkey_cluster.wait_for_primary(0)
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             account = orders.audit()
             if account.pending == account.undelivered == 0:
@@ -147,6 +147,6 @@ def test_a_killed_primary_of_a_real_cluster_is_survived(valkey_cluster: Cluster)
         assert account.done == 100
     finally:
         orders.stop()
-        thread.join(20)
+        thread.join(60)
         orders.close()
         valkey_cluster.reset()

@@ -26,7 +26,7 @@ def one_delivery(place: Site, settings: Settings) -> tuple[Consumer, Delivery]:
     return consumer, fetch(consumer)
 
 
-def fetch(consumer: Consumer, within_s: float = 10.0) -> Delivery:
+def fetch(consumer: Consumer, within_s: float = 60) -> Delivery:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         found = consumer.fetch(1, 0.05)
@@ -70,7 +70,7 @@ def test_recovery_goes_on_when_memory_is_full(place: Site) -> None:
     other = make_consumer(place.connect(), "other", Settings(lease=0.4))
     other.check_clock()
     place.fill_memory()
-    deadline, found = time.monotonic() + 5, list[Delivery]()
+    deadline, found = time.monotonic() + 60, list[Delivery]()
     while not found and time.monotonic() < deadline:
         try:
             found = other.fetch(10, 0.05)

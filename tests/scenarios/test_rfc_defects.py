@@ -62,7 +62,7 @@ def test_the_walk_at_the_start_ends_however_many_are_alive(place: Site) -> None:
     fleet.abandon(500, "slow", locked=True)
     started = time.monotonic()
     fleet.consumer(tally)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert (tally["scan_skipped_alive"], tally["startup_recovery:ok"]) == (500, 1)
 
 
@@ -116,7 +116,7 @@ def test_a_shutdown_acknowledges_nothing_that_is_unfinished(place: Site) -> None
 
     ids = fleet.publish(3)
     with fleet.worker(hang, concurrency=1):
-        assert entered.wait(5)
+        assert entered.wait(60)
     freed.set()
     assert fleet.pending() == {}, "nothing waits for a lease"
     consumer = fleet.consumer()
@@ -397,7 +397,7 @@ def test_a_stop_does_not_wait_for_a_heartbeat(place: Site) -> None:
         fleet.publish(1)
         until(lambda: handled)
         stopped = time.monotonic()
-    assert time.monotonic() - stopped < 3.0
+    assert time.monotonic() - stopped < 20  # BLOCK is 30 s
 
 
 @everywhere

@@ -105,9 +105,9 @@ def test_a_handler_whose_entry_was_requeued_is_told_and_its_answer_does_not_coun
 
     fleet.publish(1)
     with fleet.worker(work, tally, concurrency=1):
-        assert entered.wait(5)
+        assert entered.wait(60)
         requeue_of_the_living(fleet)
-        until(lambda: tally["lease_lost"] == 1, 5)
+        until(lambda: tally["lease_lost"] == 1)
         freed.set()
         until(lambda: len(told) == 3)
     assert told == [False, True, "again"]
@@ -134,9 +134,9 @@ def test_a_coroutine_whose_entry_was_requeued_is_cancelled(place: Site) -> None:
 
     fleet.publish(1)
     with fleet.worker(work, tally, concurrency=2):  # type: ignore[arg-type]
-        assert entered.wait(5)
+        assert entered.wait(60)
         requeue_of_the_living(fleet)
-        until(lambda: sorted(ended) == ["again", "cancelled"], 5)
+        until(lambda: sorted(ended) == ["again", "cancelled"])
     assert fleet.pending() == {}
     assert tally["settled:ack"] == 1
 
@@ -305,7 +305,7 @@ def test_a_worker_that_is_busy_still_scans(place: Site) -> None:
         ids = [row[0] for row in fleet.entries() if row[1][b"n"] == b"9"]
         until(lambda: fleet.read_as("dead", 1) == [] or ids[0] in fleet.pending())
         fleet.age(ids)
-        until(lambda: tally["scan_requeued"] == 1, 5)
+        until(lambda: tally["scan_requeued"] == 1)
         freed.set()
         until(lambda: not fleet.pending() and not fleet.entries())
 

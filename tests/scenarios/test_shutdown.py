@@ -35,7 +35,7 @@ def worker(url: str, seconds: float, grace: float) -> Iterator[subprocess.Popen[
         yield process
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def wait_for_lines(process: subprocess.Popen[str], count: int) -> None:
@@ -52,12 +52,12 @@ def test_what_a_terminated_worker_had_is_available_at_once_and_uncounted(place: 
         with worker(place.url, 60, 0.2) as process:
             wait_for_lines(process, 4)  # four run, four wait in hand
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         account = orders.audit()
         assert (account.pending, account.released + account.undelivered) == (account.released, 8)
         heir = make_consumer(place.connect(), "heir", Settings(lease=30.0))
         heir.open()
-        found, deadline = list(heir.fetch(10, 0.05)), time.monotonic() + 2
+        found, deadline = list(heir.fetch(10, 0.05)), time.monotonic() + 20
         while len(found) < 8 and time.monotonic() < deadline:
             found += heir.fetch(10, 0.05)
         assert sorted(delivery.number for delivery in found) == [1] * 8
@@ -71,7 +71,7 @@ def test_a_terminated_worker_finishes_what_it_can(place: Site) -> None:
         with worker(place.url, 0.5, 20) as process:
             wait_for_lines(process, 4)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         assert (orders.audit().done, orders.audit().pending) == (4, 0)
 
 
@@ -84,9 +84,9 @@ def test_three_rolling_deploys_dead_letter_nothing(place: Site) -> None:
             with worker(place.url, 60, 0.1) as process:
                 wait_for_lines(process, 4)
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(20) == 0
+                assert process.wait(60) == 0
         with worker(place.url, 0.0, 1) as process:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while orders.audit().done < 8 and time.monotonic() < deadline:
                 time.sleep(0.05)
         account = orders.audit()

@@ -88,7 +88,7 @@ class Feed:
     def stop(self) -> list[tuple[str, int, str]]:
         """The end of it; all that was added."""
         self._enough.set()
-        self._thread.join(20)
+        self._thread.join(60)
         self._client.close()
         return [(entry_id, n, f"value {n}") for n, entry_id in enumerate(self._ids)]
 
@@ -212,7 +212,7 @@ class Driver:
             processes.close()
         self._past = []
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(60)
 
 
 def _home(directory: Path) -> Path:
@@ -334,7 +334,7 @@ def test_where_a_lease_ran_out_an_entry_is_there_twice_only_if_it_was_delivered_
         feed.stop()
         driver.close()
         worker.stop()
-        thread.join(30)
+        thread.join(60)
         worker.close()
     by_query = rows_of((tmp_path / "group-out").glob("batch=*/*.parquet"), "id", "deliveries")
     numbers: dict[str, list[int]] = {entry_id: [] for entry_id, _, _ in added}

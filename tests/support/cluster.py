@@ -46,7 +46,7 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
-        self.client = redis.Redis(port=self.port, protocol=2, decode_responses=True, socket_timeout=5)
+        self.client = redis.Redis(port=self.port, protocol=2, decode_responses=True, socket_timeout=60)
 
     def start(self) -> None:
         """Start the server; it goes on with what its directory says."""

@@ -22,7 +22,7 @@ from millstream.server.net.serve import BackgroundServer
 from tests.support.servers import free_port
 from tests.support.wire import Closed, Wire
 
-WAIT_S = 20
+WAIT_S = 60
 ROOT = Path(__file__).parents[2]
 # Where the package under test is: the source tree, or the compiled copy that `make test-compiled` puts before it.
 SOURCE = Path(millstream.__file__).parents[1]

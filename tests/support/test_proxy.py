@@ -29,7 +29,7 @@ def direct(server: RealServer) -> redis.Redis:
 
 def through(proxy: FaultProxy, **options: object) -> redis.Redis:
     """A client that does not try again by itself."""
-    return redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=5, **options)
+    return redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=60, **options)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -159,7 +159,7 @@ def test_a_fiber_that_does_not_come_back_is_told_and_the_simulation_can_be_left(
     with pytest.raises(Stuck, match=r"(?s)does a handler wait.*real\.wait\(60\)"):
         simulate()
     real.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before

@@ -104,12 +104,12 @@ def test_a_blocked_event_loop_keeps_its_leases(url: str) -> None:
     async def main(stream: Stream[Any]) -> None:
         await stream.publish({})
         async for message in stream.consume(wait=0.1):
-            time.sleep(1.2)  # nothing else runs in this loop
+            time.sleep(1.6)  # nothing else runs in this loop
             assert message.lease.valid
             await message.ack()
         assert (await stream.audit()).done == 1
 
-    run(main, url, lease=0.3)
+    run(main, url, lease=0.9)
 
 
 def test_cancelling_run_releases_what_is_in_hand(url: str) -> None:

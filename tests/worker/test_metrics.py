@@ -192,7 +192,7 @@ def test_threads_lose_no_counts() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     after = samples(registry)
     assert after["millstream_settled_total", (("group", "g"), ("outcome", "ack"), ("stream", "a"))] == 4000
     assert after["redis_mutex_stream_processing_duration_seconds_count", (("group", "g"), ("stream", "a"))] == 4000

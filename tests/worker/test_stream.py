@@ -31,11 +31,11 @@ def running(stream: Stream[Any]) -> Iterator[None]:
         yield
     finally:
         stream.stop()
-        thread.join(15)
+        thread.join(60)
         assert not thread.is_alive(), "the worker did not stop"
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -96,8 +96,8 @@ def test_a_delayed_entry_comes_when_it_is_due(make_stream: MakeStream) -> None:
     started = time.monotonic()
     assert stream.publish({"n": 1}, delay=0.3) == ""
     assert stream.audit().delayed == 1
-    message = next(iter(stream.consume(wait=2.0)))
-    assert 0.29 <= time.monotonic() - started < 0.6
+    message = next(iter(stream.consume(wait=60)))
+    assert 0.29 <= time.monotonic() - started < 30
     assert message.data == {"n": 1}
 
 
@@ -222,15 +222,15 @@ def test_malformed_entries_become_dead_letters_with_their_bytes_and_the_reader_l
 def test_a_handler_beyond_its_timeout_loses_the_delivery_and_its_thread_is_replaced(make_stream: MakeStream) -> None:
     stream, attempts, gate = make_stream(lease=3.0), [], threading.Event()
 
-    @stream.handler(timeout=0.2)
+    @stream.handler(timeout=0.5)
     def stuck(data: Any, message: Message[Any]) -> None:
         attempts.append(message.attempt)
         if message.attempt == 1:
-            gate.wait(10)
+            gate.wait(60)
 
     stream.publish({})
     with running(stream):
-        until(lambda: is_idle(stream), 5)
+        until(lambda: is_idle(stream))
         gate.set()
     assert attempts == [1, 2]
     assert stream.audit().done == 1
@@ -280,7 +280,7 @@ def test_stopping_releases_what_was_read_ahead_uncounted(make_stream: MakeStream
 
     stream.publish_many([{"n": n} for n in range(5)])
     with running(stream):
-        assert begun.wait(5)
+        assert begun.wait(60)
         time.sleep(0.05)
     gate.set()
     audit = stream.audit()
@@ -336,10 +336,10 @@ def test_a_lost_lease_is_told_and_changes_nothing(make_stream: MakeStream) -> No
 
 
 def test_leases_are_renewed_while_the_caller_works(make_stream: MakeStream) -> None:
-    stream = make_stream(lease=0.3)
+    stream = make_stream(lease=0.8)
     stream.publish({})
     for message in stream.consume(wait=0.1):
-        time.sleep(1.0)
+        time.sleep(1.2)
         assert list(stream.consume(wait=0.05)) == [], "nobody may take it over"
         message.ack()
     assert stream.audit().done == 1
@@ -440,5 +440,5 @@ def test_a_worker_that_releases_over_and_over_never_runs_out_of_room(make_stream
 
     stream.publish_many([{"n": n} for n in range(3)])
     with running(stream):
-        until(lambda: is_idle(stream), 30)
+        until(lambda: is_idle(stream))
     assert stream.audit().done == 3

@@ -91,12 +91,12 @@ def test_any_bytes_are_a_pattern(pattern: bytes, text: bytes) -> None:
     "pattern", [b"*a" * 30 + b"b", b"a*" * 500 + b"b", b"?*" * 500 + b"b", b"*" + b"a" * 500 + b"b*"]
 )
 def test_many_stars_do_not_blow_up(pattern: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert not glob.matches(pattern, b"a" * 20_000)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_a_monstrous_pattern_is_not_compiled_for_short_texts() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert not glob.matches(b"[^a]" * 100_000, b"b" * 100)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -222,7 +222,7 @@ class Raw:
     """A connection to the real server, without any framing."""
 
     def __init__(self, server: RealServer, protocol: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+        self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=60)
         if protocol == 3:
             self._socket.sendall(pack([b"HELLO", b"3"]) + pack([b"ECHO", b"ready"]))
             self._until(b"$5\r\nready\r\n")
@@ -260,7 +260,7 @@ class Raw:
 def await_blocked(server: RealServer, count: int) -> None:
     """Wait until this many clients of the real server are blocked: what comes next must not overtake them."""
     with server.connect() as wire:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while b"\nblocked_clients:%d\r" % count not in wire.ask(b"INFO", b"clients"):
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -77,7 +77,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_redis_py_works(way: dict[str, Any], protocol: int) -> None:
-    client = redis.Redis(**way, protocol=protocol, socket_timeout=20)
+    client = redis.Redis(**way, protocol=protocol, socket_timeout=60)
     assert client.xgroup_create("s", "g", mkstream=True)
     with client.pipeline(transaction=True) as pipeline:
         for number in range(500):
@@ -108,7 +108,7 @@ async def next_message(listener: redis.asyncio.client.PubSub) -> dict[str, Any]:
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_redis_py_works_in_asyncio(way: dict[str, Any], protocol: int) -> None:
     async def program() -> None:
-        async with redis.asyncio.Redis(**way, protocol=protocol, socket_timeout=20) as client:
+        async with redis.asyncio.Redis(**way, protocol=protocol, socket_timeout=60) as client:
             await client.xgroup_create("s", "g", mkstream=True)
             reads = [client.xreadgroup("g", f"c{n}", {"s": ">"}, count=1, block=20_000) for n in range(8)]
             readers = [asyncio.create_task(read) for read in reads]
@@ -147,7 +147,7 @@ def test_a_certificate_may_be_left_to_the_client(certificates: Certificates, cho
 
 def test_plain_requests_to_a_secure_port_harm_nobody(secure: Ours, certificates: Certificates) -> None:
     with pytest.raises(redis.ConnectionError):
-        redis.Redis(port=secure.listener.tls[0][1], retry=NO_RETRY, socket_timeout=20).ping()
+        redis.Redis(port=secure.listener.tls[0][1], retry=NO_RETRY, socket_timeout=60).ping()
     assert redis.Redis(**tls_options(secure, certificates)).ping()
 
 

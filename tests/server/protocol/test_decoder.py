@@ -126,10 +126,10 @@ def test_too_much_unfinished_input_ends_the_connection_without_a_word() -> None:
 
 def test_a_small_request_cannot_make_a_huge_array() -> None:
     """hiredis would allocate and clear two thousand million places for this: six seconds."""
-    started = time.monotonic()
+    started = time.process_time()
     assert decode(MANY + b"*1\r\n*2147483647\r\n", 10**6)[-1] == "expected '$', got '*'"
     assert decode(MANY + b"*2\r\n$1\r\nx\r\n>2147483647\r\n", 10**6)[-1] == "expected '$', got '>'"
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(

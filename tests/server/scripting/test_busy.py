@@ -25,7 +25,7 @@ class Line:
     """A connection whose replies are read as they come."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
 
     def close(self) -> None:
         self._socket.close()
@@ -139,7 +139,7 @@ def test_nothing_stays_of_one_that_a_shutdown_has_ended(tmp_path: Path) -> None:
         other.send([b"SHUTDOWN", b"NOSAVE"])
         with pytest.raises((AssertionError, OSError)):
             busy.read(1)
-        assert process.process.wait(30) == 0
+        assert process.process.wait(60) == 0
     with closing(Process(directory=tmp_path).await_start()) as process, closing(Line(process.port)) as line:
         assert line.ask(b"EXISTS", b"before") == b":1\r\n"
         assert line.ask(b"EXISTS", b"x") == b":0\r\n"

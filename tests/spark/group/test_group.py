@@ -94,7 +94,7 @@ def test_dead_letters_are_a_workers_and_can_be_redriven(spark: SparkSession, pla
         raise Reject("bad price")
 
     with working(workers):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not workers.dead.count() and time.monotonic() < deadline:
             time.sleep(0.05)
     run(settled(decided(rows_of(spark, place, SCHEMA), "'dead'"), place), tmp_path / "c")
@@ -120,7 +120,7 @@ def working(stream: Stream[Any]) -> Iterator[None]:
         yield
     finally:
         stream.stop()
-        thread.join(20)
+        thread.join(60)
         stream.close()
 
 
