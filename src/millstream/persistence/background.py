@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -62,7 +63,7 @@ class Background:
 
     @property
     def snapshot_path(self) -> Path:
-        return self._directory / self.config["dbfilename"].decode()
+        return self._directory / os.fsdecode(self.config["dbfilename"])
 
     @property
     def save_points(self) -> list[tuple[int, int]]:

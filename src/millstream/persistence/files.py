@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -213,6 +214,29 @@ class ByteSource:
         return data
 
 
+def read_between(files: Files, path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Read the content from one offset up to another, in pieces."""
+    left = end - start
+    for chunk in files.read(path, start):
+        if len(chunk) >= left:
+            yield chunk[:left]
+            return
+        left -= len(chunk)
+        yield chunk
+
+
+def end_of_content(files: Files, path: Path, start: int = 0) -> int:
+    """Return the offset after the last byte that is not zero; `start` if all bytes from there on are zeros."""
+    end = files.size(path)
+    while end > start:
+        at = max(start, end - CHUNK)
+        content = b"".join(read_between(files, path, at, end)).rstrip(b"\0")
+        if content:
+            return at + len(content)
+        end = at
+    return start
+
+
 def write_all(handle: Handle, at: int, data: bytes) -> int:
     """Write all of it, however many calls that takes; the offset behind it."""
     left = memoryview(data)
@@ -244,6 +268,11 @@ def write_file(files: Files, path: Path, chunks: Iterable[bytes]) -> int:
             files.remove(temporary)
         raise
     return size
+
+
+def free_name(files: Files, path: Path, word: str) -> Path:
+    """Return a name beside this file that no file has yet: `NAME.WORD.NUMBER`."""
+    return next(copy for number in count(1) if not files.exists(copy := path.with_name(f"{path.name}.{word}.{number}")))
 
 
 def copy_file(files: Files, source: Path, target: Path) -> None:

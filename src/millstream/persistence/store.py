@@ -13,6 +13,7 @@ The host is whatever runs commands: it has the lock, the keyspace, the settings,
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ class Store:
             return self._load_snapshot()
         journal = self._new_journal()
         if not journal.exists():
+            journal.refuse_lost_manifest()
             found = self._load_snapshot()
             self.background.new_log(journal)
             self._journal = journal
@@ -140,14 +142,16 @@ class Store:
         return "log", loading
 
     def _replay(self, journal: Journal) -> Loading:
-        loading = journal.load(Replay(self._host.keyspace, self._host.now_ms(), self.run_other))
+        replay = Replay(self._host.keyspace, self._host.now_ms(), self.run_other)
+        loading = journal.load(replay, cuts_torn_end=self._config.is_on("aof-load-truncated"))
         self._take_functions(loading.functions)
         return loading
 
     def _new_journal(self) -> Journal:
         config = self._config
-        directory = self._directory / config["appenddirname"].decode()
-        return Journal(self._files, directory, config["appendfilename"].decode(), FsyncPolicy(config["appendfsync"]))
+        directory = self._directory / os.fsdecode(config["appenddirname"])
+        stem = os.fsdecode(config["appendfilename"])
+        return Journal(self._files, directory, stem, FsyncPolicy(config["appendfsync"]))
 
     def _load_snapshot(self) -> tuple[str, Loading]:
         path = self.background.snapshot_path

@@ -45,14 +45,6 @@ def test_a_log_cut_anywhere_is_torn_at_a_command_s_start(size: int) -> None:
     assert torn.value.at == max(end for end in ENDS if end <= size)
 
 
-@pytest.mark.parametrize("size", range(1, len(DATA), 3))
-@pytest.mark.parametrize("zeros", [1, 40, 5000])
-def test_zero_bytes_instead_of_the_end_count_as_torn(size: int, zeros: int) -> None:
-    with pytest.raises(Torn) as torn:
-        list(scan(DATA[:size] + bytes(zeros)))
-    assert torn.value.at == max(end for end in ENDS if end <= size)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -89,11 +81,18 @@ def test_a_count_that_would_swallow_other_commands_is_damage(count: bytes) -> No
 
 
 @pytest.mark.parametrize("length", [b"$10000", b"$100000000"])
-def test_a_length_that_would_swallow_other_commands_is_damage(length: bytes) -> None:
+def test_a_command_name_that_would_swallow_other_commands_is_damage(length: bytes) -> None:
     broken = pack(COMMANDS[0]).replace(b"$3", length, 1)
     with pytest.raises(Damaged) as damaged:
         list(scan(DATA + broken + DATA))
     assert damaged.value.at == len(DATA)
+
+
+def test_a_torn_word_says_whether_it_contains_commands() -> None:
+    for value, holds in ((b"x" * 500, False), (b"text\r\n" + DATA, True), (DATA + b"\r\n" + DATA, True)):
+        with pytest.raises(Torn) as torn:
+            list(scan(DATA + pack([b"SET", b"k", value])[:-1]))
+        assert (torn.value.at, torn.value.holds_commands) == (len(DATA), holds)
 
 
 def test_notes_between_commands_are_passed_over() -> None:

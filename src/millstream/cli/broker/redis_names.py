@@ -10,7 +10,7 @@ from typing import Final
 _WRITTEN: Final = """
     active-defrag-cycle-max active-defrag-cycle-min active-defrag-ignore-bytes active-defrag-max-scan-fields
     active-defrag-threshold-lower active-defrag-threshold-upper activedefrag activerehashing always-show-logo
-    aof-load-truncated aof-rewrite-cpulist aof-rewrite-incremental-fsync aof_rewrite_cpulist bgsave-cpulist
+    aof-rewrite-cpulist aof-rewrite-incremental-fsync aof_rewrite_cpulist bgsave-cpulist
     bgsave_cpulist bio-cpulist bio_cpulist cluster-allow-pubsubshard-when-down
     cluster-allow-reads-when-down cluster-config-file cluster-migration-barrier cluster-node-timeout cluster-port
     cluster-replica-validity-factor cluster-require-full-coverage crash-log-enabled crash-memcheck-enabled

@@ -21,7 +21,7 @@ from millstream.migration import Endpoint, Move
 from millstream.migration.copying import no_release
 from millstream.migration.progress import Bar
 from millstream.migration.streams import released
-from millstream.persistence.aof.manifest import parse_manifest
+from millstream.persistence.aof.manifest import read_manifest
 from millstream.persistence.aof.replay import Replay
 from millstream.persistence.files import ByteSource, RealFiles, write_all
 from millstream.persistence.rdb import read_rdb, write_rdb
@@ -116,7 +116,7 @@ def from_directory(directory: Path) -> Gathered:
 def _from_log(files: RealFiles, manifest: Path) -> Gathered:
     gathered = Gathered(Keyspace())
     replay = Replay(gathered.keyspace, SystemClock().now_ms())
-    named = parse_manifest(b"".join(files.read(manifest)).decode("utf-8", "surrogateescape")).replayed
+    named = read_manifest(b"".join(files.read(manifest))).replayed
     paths = [manifest.parent / each.name for each in named]
     for at, path in enumerate(paths):
         if not files.exists(path):

@@ -9,15 +9,22 @@ A file is read as it is when it is loaded, but for what its commands would do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Final
 
 from millstream.errors import BadFormat, PersistenceError
-from millstream.persistence.aof.manifest import Manifest, parse_manifest
+from millstream.persistence.aof.manifest import Manifest, read_manifest
 from millstream.persistence.aof.replay import RDB_MAGICS
 from millstream.persistence.aof.scan import Damaged, Scanner, Torn
-from millstream.persistence.files import ByteSource, Files, RealFiles, copy_file
+from millstream.persistence.files import (
+    ByteSource,
+    Files,
+    RealFiles,
+    copy_file,
+    end_of_content,
+    free_name,
+    read_between,
+)
 from millstream.persistence.rdb.file import read_rdb
 
 _NEVER_MS: Final = 0  # no key has expired by then
@@ -72,7 +79,7 @@ def check(path: Path, *, fix: bool = False, files: Files | None = None) -> Check
     damage = report.damage
     if not fix or damage is None or damage.keeps is None:
         return report
-    copy = _free_name(files, damage.path)
+    copy = free_name(files, damage.path, "damaged")
     copy_file(files, damage.path, copy)
     handle = files.open(damage.path)
     try:
@@ -86,23 +93,14 @@ def check(path: Path, *, fix: bool = False, files: Files | None = None) -> Check
 check_file = check
 
 
-def _free_name(files: Files, path: Path) -> Path:
-    for number in count(1):
-        copy = path.with_name(f"{path.name}.damaged.{number}")
-        if not files.exists(copy):
-            return copy
-    raise AssertionError
-
-
 def _check_all(files: Files, path: Path) -> CheckReport:
     manifest_path = _manifest_of(files, path)
     if manifest_path is None:
         if not files.exists(path):
             return CheckReport(0, 0, Damage(path, 0, "there is no such file", None))
         return _check_one(files, path, is_last=True)
-    text = b"".join(files.read(manifest_path)).decode("utf-8", "surrogateescape")
     try:
-        manifest = parse_manifest(text)
+        manifest = read_manifest(b"".join(files.read(manifest_path)))
     except PersistenceError as error:
         return CheckReport(1, 0, Damage(manifest_path, 0, str(error), None))
     return _check_log(files, manifest_path.parent, manifest)
@@ -154,7 +152,8 @@ def _check_preamble(files: Files, path: Path) -> int:
 
 def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> CheckReport:
     commands, whole_until, multi_at = 0, start, None
-    scanner = Scanner(files.read(path, start), start)
+    end = end_of_content(files, path, start)
+    scanner = Scanner(read_between(files, path, start, end), start)
     damage: Damage | None = None
     try:
         for command in scanner:
@@ -173,6 +172,8 @@ def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> C
         damage = Damage(path, torn.at, "the file ends inside a command", whole_until, is_torn=is_last)
     except Damaged as bad:
         damage = Damage(path, bad.at, bad.reason, whole_until)
+    if damage is None and multi_at is None and end < files.size(path):
+        damage = Damage(path, end, "zero bytes follow the last command", whole_until, is_torn=is_last)
     if damage is None and multi_at is not None:
         damage = Damage(path, multi_at, "the file ends inside a transaction", whole_until, is_torn=is_last)
     return CheckReport(1, commands, damage)

@@ -22,10 +22,10 @@ from typing import Final
 from uuid import uuid4
 
 from millstream.errors import CorruptFile, PersistenceError
-from millstream.persistence.aof.manifest import LogFile, Manifest, parse_manifest
+from millstream.persistence.aof.manifest import LogFile, Manifest, numbered, read_manifest
 from millstream.persistence.aof.replay import Replay, Replayed
 from millstream.persistence.aof.writer import AppendLog, FsyncPolicy, LogLine
-from millstream.persistence.files import Files, Handle, write_file
+from millstream.persistence.files import Files, Handle, free_name, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,28 @@ class Journal:
         self._write_manifest(Manifest(base=LogFile(self._stem, 1), base_seq=1))
         logger.info("%s is now the base of the log in %s", old, self._directory)
 
-    def load(self, replay: Replay) -> Loading:
-        """Replay all files. A torn end is cut off, with a warning; CorruptFile if there is damage before the end."""
+    def refuse_lost_manifest(self) -> None:
+        """Raise CorruptFile if files of a log are there and only their manifest is missing.
+
+        The first log of a directory that was being made when the process died has an increment at most, or base 1 and
+        nothing after it: that one was never used.
+        """
+        names = self._files.names(self._directory)
+        bases = numbered(names, self._stem, "base")
+        filled = [name for name in numbered(names, self._stem, "incr") if self._files.size(self._directory / name)]
+        if bases and (filled or max(bases.values()) > 1):
+            found = ", ".join([*bases, *filled])
+            raise CorruptFile(self.manifest_path, 0, f"it is missing, but files of its log are there: {found}")
+        if filled:
+            logger.error(
+                "No manifest names %s: not loaded, and left as it is in %s", ", ".join(filled), self._directory
+            )
+
+    def load(self, replay: Replay, *, cuts_torn_end: bool = True) -> Loading:
+        """Replay all files and cut off a torn end, with a warning.
+
+        Raises CorruptFile if there is damage before the end, or if the end is torn and must not be cut.
+        """
         self.look()
         loading = Loading()
         paths = [self._directory / file.name for file in self._manifest.replayed]
@@ -120,7 +140,9 @@ class Journal:
             if found.torn_at is not None:
                 if any(self._files.size(later) for later in paths[at + 1 :]):
                     raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
-                cut_bytes = self._cut(path, found.torn_at)
+                if not cuts_torn_end:
+                    raise CorruptFile(path, found.torn_at, "the file ends inside a command; aof-load-truncated is no")
+                cut_bytes = self._cut(path, found.torn_at, keeps_copy=found.tail_holds_commands)
             loading.add(found, cut_bytes)
         return loading
 
@@ -129,15 +151,22 @@ class Journal:
         self._manifest = self._read_manifest().with_numbers_of(self._manifest)
 
     def _read_manifest(self) -> Manifest:
-        text = b"".join(self._files.read(self.manifest_path)).decode("utf-8", "surrogateescape")
         try:
-            return parse_manifest(text)
+            return read_manifest(b"".join(self._files.read(self.manifest_path)))
         except PersistenceError as error:
             raise CorruptFile(self.manifest_path, 0, str(error)) from error
 
-    def _cut(self, path: Path, size: int) -> int:
-        """Cut a torn end off; how many bytes that were."""
+    def _cut(self, path: Path, size: int, *, keeps_copy: bool) -> int:
+        """Cut a torn end off and return the number of bytes.
+
+        A torn word that contains whole commands is nearly always a value with RESP text. Should it be a damaged length
+        that swallows acknowledged commands, the copy has them.
+        """
         cut_bytes = self._files.size(path) - size
+        if keeps_copy:
+            copy = free_name(self._files, path, "cut")
+            write_file(self._files, copy, self._files.read(path, size))
+            logger.warning("The end that is cut off %s contains whole commands, it is kept in %s", path, copy)
         logger.warning("The end of %s is not whole, cutting off %d bytes at offset %d", path, cut_bytes, size)
         handle = self._files.open(path)
         try:
@@ -155,6 +184,12 @@ class Journal:
         old = self.old
         self.remove_old(old)
         self.forget_old(old)
+        named = {file.name for file in self._manifest.incrs}
+        for name in numbered(self._files.names(self._directory), self._stem, "incr").keys() - named:
+            if self._files.size(self._directory / name):
+                logger.warning("The manifest does not name %s: not loaded, left as it is", self._directory / name)
+            else:
+                self.remove_old((LogFile(name, 0),))
 
     # Writing
 
@@ -300,8 +335,18 @@ class Journal:
         return new
 
     def make_room(self) -> None:
-        """Have a directory to write to; a log that was never on has none yet."""
+        """Have a directory to write to; a log that was never on has none yet.
+
+        The numbers of files in it are used up: one that no manifest names may be all that is left of somebody's log.
+        """
         self._files.make_directory(self._directory)
+        names = self._files.names(self._directory)
+        incrs, bases = numbered(names, self._stem, "incr"), numbered(names, self._stem, "base")
+        used = Manifest(
+            incr_seq=max(incrs.values(), default=0),
+            base_seq=0 if self._manifest.base else max(bases.values(), default=0),
+        )
+        self._manifest = self._manifest.with_numbers_of(used)
 
     def new_base(self, ending: str) -> LogFile:
         """The base that is to be written."""

@@ -14,6 +14,8 @@ used again, also not when a rewrite fails: nobody knows whether the manifest tha
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -94,19 +96,35 @@ class _Parsed:
     history: list[LogFile] = field(default_factory=list)
 
 
+def read_manifest(data: bytes) -> Manifest:
+    """Read the content of a manifest file; as in Redis its last line must be whole."""
+    manifest = parse_manifest(data.decode("utf-8", "surrogateescape"))
+    if not data.endswith(b"\n"):
+        raise PersistenceError("the last line of the manifest is not whole")
+    return manifest
+
+
+def numbered(names: Iterable[str], stem: str, kind: str) -> dict[str, int]:
+    """Return which of these names are those of files of this log, with their numbers; `kind` is base or incr."""
+    pattern = re.compile(re.escape(stem) + rf"\.([0-9]{{1,18}})\.{kind}\.(?:aof|rdb)")
+    return {name: int(match[1]) for name in names if (match := pattern.fullmatch(name))}
+
+
 def parse_manifest(text: str) -> Manifest:
     """Read a manifest, Redis's or ours; PersistenceError says which line is wrong."""
     found = _Parsed()
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
             _take_line(found, _words(line))
         except ValueError as error:
             raise PersistenceError(f"line {number} of the manifest {line!r}: {error}") from None
-    if not found.base and not found.incrs and not found.history:
-        raise PersistenceError("the manifest names no files")
+    if not found.base and not found.incrs:
+        raise PersistenceError("the manifest names no files to load")
+    names = [file.name for file in (*found.incrs, *([found.base] if found.base else []))]
+    if len(set(names)) < len(names):
+        raise PersistenceError("the manifest names a file twice")
     bases = [file.seq for file in found.history if ".base." in file.name] + ([found.base.seq] if found.base else [])
     incrs = [file.seq for file in (*found.history, *found.incrs) if ".base." not in file.name]
     return Manifest(found.base, tuple(found.incrs), tuple(found.history), max(bases, default=0), max(incrs, default=0))
@@ -118,7 +136,7 @@ def _take_line(found: _Parsed, words: list[str]) -> None:
         raise ValueError("it is not made of names and values")
     values = dict(zip([word.lower() for word in words[::2]], words[1::2], strict=True))
     name, seq, kind = values.get("file"), values.get("seq"), values.get("type")
-    if not name or "/" in name or name in (".", ".."):
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
         raise ValueError("a file name is missing or is a path")
     if seq is None or not seq.isdecimal() or int(seq) < 1:
         raise ValueError("the number is missing or is none")

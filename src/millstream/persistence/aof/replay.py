@@ -6,13 +6,16 @@
 The few forms that make up nearly all of a log (`hot`) are applied directly. hiredis is fast and does not say where in
 the file it is, so what it trips over is read once more by the exact scanner, which tells a torn end from damage and
 knows the offsets.
+
+What is applied is what stays in the file. hiredis takes any two bytes after a word for its line end, so a tail of zero
+bytes is left out before it reads: a last command whose line end became zeros must not be applied and then cut.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +29,7 @@ from millstream.errors import BadFormat, CommandError, CorruptFile
 from millstream.persistence.aof.hot import HotForms
 from millstream.persistence.aof.scan import Damaged, Scanner, Torn
 from millstream.persistence.dump_restore import REGISTRY as RESTORING
-from millstream.persistence.files import ByteSource, Files
+from millstream.persistence.files import ByteSource, Files, end_of_content, read_between
 from millstream.persistence.rdb.file import read_rdb
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ RDB_MAGICS: Final = (b"REDIS", b"VALKEY")
 _SENTINEL: Final = [b"millstream: nothing follows"]
 # The reader moves what it has not read yet to the front every kilobyte, so it is not given much at a time.
 _BITE: Final = 1 << 14
+_OTHERS: Final = frozenset({b"select", b"function"})  # known, and not the engine's
 _MULTI: Final = frozenset({b"MULTI", b"multi"})
 _EXEC: Final = frozenset({b"EXEC", b"exec"})
 
@@ -50,7 +54,14 @@ class Replayed:
     keys: int = 0  # of an RDB preamble
     size: int = 0  # where the last whole command or transaction ends
     torn_at: int | None = None  # the same, if something follows that is not whole
+    tail_holds_commands: bool = False  # what follows contains whole commands, inside a word
     functions: tuple[bytes, ...] = ()  # libraries of an RDB preamble
+
+
+def is_known(name: bytes) -> bool:
+    """Whether a log may hold a command of this name, apart from MULTI and EXEC."""
+    name = name.lower()
+    return name in TABLE or name in RESTORING.commands or name in _OTHERS
 
 
 class Tripped(Exception):
@@ -82,17 +93,17 @@ class Replay:
     def file(self, files: Files, path: Path) -> Replayed:
         """Apply a whole file; a torn end is reported and not applied. CorruptFile if it cannot be read through."""
         self._begin(path)
+        size = files.size(path)
         with _without_garbage_collection():
             start = self._preamble(files, path)
-            try:
-                self._read_fast(files, path, start)
-            except Tripped:
-                self._read_exactly(files, path, start)
-            if self._queue is not None:
-                self._found.torn_at = self._offset_of_multi(files, path, start)
+            end = end_of_content(files, path, start)
+            if not self._read_fast(read_between(files, path, start, end)):
+                self._read_exactly(Scanner(read_between(files, path, start, end), start))
+        if self._found.torn_at is None and end < size:
+            self._found.torn_at = end
         found = self._found
         found.commands = self._done
-        found.size = files.size(path) if found.torn_at is None else found.torn_at
+        found.size = size if found.torn_at is None else found.torn_at
         if found.errors:
             logger.warning("%d commands of %s were answered with an error and passed over", found.errors, path)
         return found
@@ -113,22 +124,21 @@ class Replay:
 
     # Reading
 
-    def _read_fast(self, files: Files, path: Path, start: int) -> None:
-        """Apply everything; Tripped when there is something that is no command, or half of one."""
+    def _read_fast(self, chunks: Iterable[bytes]) -> bool:
+        """Apply commands until the end or until something that is no whole command; whether all was whole."""
         reader = hiredis.Reader()
         reader.setmaxbuf(0)
         try:
-            for chunk in files.read(path, start):
+            for chunk in chunks:
                 for at in range(0, len(chunk), _BITE):
                     reader.feed(chunk, at, min(_BITE, len(chunk) - at))
                     self._drain(reader.gets)
-            # Behind a whole command the reader takes this for one; inside of another it cannot.
+            # After a whole command the reader takes this for one; inside of another it cannot.
             reader.feed(b"*1\r\n$%d\r\n%b\r\n" % (len(_SENTINEL[0]), _SENTINEL[0]))
-            if reader.gets() != _SENTINEL:
-                raise Tripped("the file ends inside a command")
-        except (hiredis.ProtocolError, TypeError, AttributeError, IndexError) as error:
+            return reader.gets() == _SENTINEL and self._queue is None
+        except (Tripped, hiredis.ProtocolError, TypeError, AttributeError, LookupError, MemoryError):
             # no RESP; or RESP that is no list, an empty one, or one of things that are no bytes
-            raise Tripped(str(error)) from error
+            return False
 
     def _drain(self, gets: Callable[[], Any]) -> None:
         """Apply what is there: `_take` written out, since a start spends its time here."""
@@ -153,27 +163,33 @@ class Replay:
         finally:
             self._queue, self._done = queue, done
 
-    def _read_exactly(self, files: Files, path: Path, start: int) -> None:
-        """Go on where the fast reader stopped, command by command."""
-        here, done = start, self._done
+    def _read_exactly(self, scanner: Scanner) -> None:
+        """Go on where the fast reader stopped, command by command, and note where a torn end begins."""
+        path, applied, seen, here, multi_start = self._path, self._done, 0, 0, 0
         try:
-            for at, command in enumerate(Scanner(files.read(path, start), start)):
+            for command in scanner:
                 here = command.start
-                if at >= done:
+                if seen >= applied:
                     self._take(command.argv)
+                if seen == self._multi_at:
+                    multi_start = here
+                seen += 1
         except Torn as torn:
             self._found.torn_at = torn.at
+            self._found.tail_holds_commands = torn.holds_commands
         except Damaged as damage:
             raise CorruptFile(path, damage.at, damage.reason) from damage
         except Tripped as tripped:
             raise CorruptFile(path, here, str(tripped)) from tripped
-
-    def _offset_of_multi(self, files: Files, path: Path, start: int) -> int:
-        """Where the MULTI stands that no EXEC follows."""
-        for at, command in enumerate(Scanner(files.read(path, start), start)):
-            if at == self._multi_at:
-                return command.start
-        raise AssertionError("a MULTI was seen that is not there")
+        if seen < applied:  # nothing that is applied may be cut
+            raise CorruptFile(path, scanner.end, "a word does not end where it should")
+        if self._queue is not None:
+            # A damaged EXEC would swallow all that follows: that is not for us to cut.
+            unknown = next((argv[0] for argv in self._queue if not is_known(argv[0])), None)
+            if unknown is not None:
+                reason = f"the transaction does not end, and holds the command {unknown[:64]!r}, which is not known"
+                raise CorruptFile(path, multi_start, reason)
+            self._found.torn_at = multi_start
 
     # Applying
 

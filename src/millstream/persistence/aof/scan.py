@@ -1,8 +1,10 @@
 """A log read command by command, with the offset of each: for `check`, and for what the fast reader trips over.
 
 Two kinds of end are told apart. A file that stops inside a command is torn: the write was cut off, and the command
-was never acknowledged. Bytes that no command can start or go on with are damage. A tail of zero bytes counts as torn
-too: some file systems leave one where a file had grown before its content arrived.
+was never acknowledged. Bytes that no command can start or go on with are damage.
+
+Some file systems leave a tail of zero bytes where a file had grown before its content arrived. Callers leave that tail
+out (`files.end_of_content`): a whole command ends with a newline, so no byte of one is lost with it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from typing import Final
 _LONGEST_HEADER: Final = 32  # `*` or `$` and a number
 _LONGEST_NOTE: Final = 4096
 _LARGEST_BULK: Final = 1 << 40
+_LONGEST_NAME: Final = 128
 _MOST_GUESSES: Final = 1000
 _WINDOW: Final = 1 << 16
+_HEADER_START: Final = re.compile(rb"[*$]?[0-9]*\r?")
 _COMMAND: Final = re.compile(rb"\r\n\*[1-9][0-9]{0,6}\r\n\$")
 
 
@@ -34,9 +38,11 @@ class Scanned:
 class Torn(Exception):
     """The file ends inside a command."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, *, holds_commands: bool) -> None:
         super().__init__(f"the file ends inside the command at offset {at}")
         self.at = at  # where that command starts
+        # Its last word contains whole commands: a value with RESP text, or a damaged length that swallows commands.
+        self.holds_commands = holds_commands
 
 
 class Damaged(Exception):
@@ -55,9 +61,8 @@ class _Short(Exception):
 class Scanner:
     """Reads commands from the pieces of a file; Torn or Damaged end it."""
 
-    def __init__(self, chunks: Iterable[bytes], offset: int = 0, *, looks_closer: bool = True) -> None:
-        """`offset` is where in the file the first piece stands. Looking closer tells apart what a bad end is."""
-        self._looks_closer = looks_closer
+    def __init__(self, chunks: Iterable[bytes], offset: int = 0) -> None:
+        """`offset` is where in the file the first piece stands."""
         self._chunks = iter(chunks)
         self._data = b""
         self._offset = offset  # of _data in the file
@@ -70,12 +75,8 @@ class Scanner:
             try:
                 argv = self._command()
             except _Short:
-                if self._looks_closer and _commands_follow(self._rest(start)):
-                    raise Damaged(start, "a length is wrong: the command would swallow others") from None
-                raise Torn(start) from None
+                raise Torn(start, holds_commands=_holds_commands(self._rest(start))) from None
             except Damaged as damage:
-                if self._looks_closer and _is_cut_short(self._rest(start)):
-                    raise Torn(start) from None
                 raise Damaged(start, damage.reason) from None
             if argv is None:
                 return
@@ -94,11 +95,11 @@ class Scanner:
         count = self._number(b"*", "a command")
         if count < 1:
             raise Damaged(self._offset + self._at, "a command has no words")
-        return [self._bulk() for _ in range(count)]
+        return [self._bulk(_LONGEST_NAME), *(self._bulk(_LARGEST_BULK) for _ in range(count - 1))]
 
-    def _bulk(self) -> bytes:
+    def _bulk(self, largest: int) -> bytes:
         size = self._number(b"$", "a word")
-        if not 0 <= size < _LARGEST_BULK:
+        if size > largest:
             raise Damaged(self._offset + self._at, f"a word is said to have {size} bytes")
         if not self._fill(size + 2):
             raise _Short
@@ -113,7 +114,12 @@ class Scanner:
         if self._fill(1) and self._data[self._at : self._at + 1] != sign:
             found = self._data[self._at : self._at + 16]
             raise Damaged(here, f"{what} must start with {sign.decode()!r}, not {found!r}")
-        line = self._line(_LONGEST_HEADER)
+        try:
+            line = self._line(_LONGEST_HEADER)
+        except _Short:
+            if not _HEADER_START.fullmatch(self._data, self._at):
+                raise Damaged(here, f"the length of {what} is no number") from None
+            raise
         if not line[1:].isdigit():
             raise Damaged(here, f"the length of {what} is {line[1:]!r}")
         return int(line[1:])
@@ -156,32 +162,12 @@ class Scanner:
         return self._data[start - self._offset :] + b"".join(self._chunks)
 
 
-def _is_cut_short(rest: bytes) -> bool:
-    """Whether this is the beginning of a command and then zero bytes to the end of the file."""
-    beginning = rest.rstrip(b"\0")
-    if len(beginning) == len(rest):
-        return False
-    try:
-        for _ in Scanner([beginning], looks_closer=False):
-            return False
-    except Torn:
-        return True
-    except Damaged:
-        return False
-    return not beginning
-
-
-def _commands_follow(rest: bytes) -> bool:
-    """Whether whole commands stand behind the start of one that seems not to end.
-
-    A length that was hit by damage makes the rest of a file look like one long word. An acknowledged command may be
-    part of it, so this is not for us to cut. (A value that holds a log itself, torn, looks the same: `check` helps.)
-    """
+def _holds_commands(rest: bytes) -> bool:
+    """Whether whole commands stand inside a command that the file ends in."""
     for found in islice(_COMMAND.finditer(rest, 1), _MOST_GUESSES):
         window = rest[found.start() + 2 : found.start() + _WINDOW]
-        with contextlib.suppress(Torn, Damaged):
-            for command in Scanner([window], looks_closer=False):
-                if command.argv[0].isalpha():
-                    return True
-                break
+        with contextlib.suppress(_Short, Damaged):
+            command = Scanner([window])._command()
+            if command and command[0].isalpha():
+                return True
     return False

@@ -118,6 +118,19 @@ def text(word: bytes) -> bytes:
     return word
 
 
+def _name_in_dir(setting: str, kind: str = "filename") -> Parse:
+    """The name of a file or directory inside `dir`."""
+
+    def parse(word: bytes) -> bytes:
+        if not word:
+            raise BadValue(f"{setting} can't be empty")
+        if b"/" in word or b"\0" in word or word in (b".", b".."):
+            raise BadValue(f"{setting} can't be a path, just a {kind}")
+        return word
+
+    return parse
+
+
 def _events(word: bytes) -> bytes:
     letters = keyspace_events.parse(word)
     if letters is None:
@@ -195,9 +208,10 @@ OPTIONS: Final[dict[str, Option]] = {
     "aclfile": Option(b"", text, _IMMUTABLE),
     "acllog-max-len": Option(b"128", integer()),
     "active-expire-effort": Option(b"1", integer(1, 10)),
+    "aof-load-truncated": Option(b"yes", yes_or_no),
     "aof-use-rdb-preamble": Option(b"yes", yes_or_no),
-    "appenddirname": Option(b"appendonlydir", text, _IMMUTABLE),
-    "appendfilename": Option(b"appendonly.aof", text, _IMMUTABLE),
+    "appenddirname": Option(b"appendonlydir", _name_in_dir("appenddirname", "dirname"), _IMMUTABLE),
+    "appendfilename": Option(b"appendonly.aof", _name_in_dir("appendfilename"), _IMMUTABLE),
     "appendfsync": Option(b"everysec", one_of("everysec", "always", "no")),
     "appendonly": Option(b"no", yes_or_no),
     "auto-aof-rewrite-min-size": Option(b"67108864", memory()),
@@ -209,7 +223,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "cluster-enabled": Option(b"no", yes_or_no, _IMMUTABLE),
     "daemonize": Option(b"no", yes_or_no, _IMMUTABLE),
     "databases": Option(b"16", integer(1, 2**31 - 1), _IMMUTABLE),
-    "dbfilename": Option(b"dump.rdb", text, _PROTECTED),
+    "dbfilename": Option(b"dump.rdb", _name_in_dir("dbfilename"), _PROTECTED),
     "dir": Option(b"", text, _PROTECTED),
     "enable-debug-command": Option(b"no", one_of("no", "yes", "local"), _IMMUTABLE),
     "hz": Option(b"10", integer(1, 500)),
@@ -262,7 +276,7 @@ OPTIONS: Final[dict[str, Option]] = {
 
 # What a Redis has to tune and this server has not. It is kept, so that whoever sets it or asks for it goes on.
 _WITHOUT_EFFECT: Final = """
-    activerehashing=yes aof-load-truncated=yes aof-rewrite-incremental-fsync=yes aof-timestamp-enabled=no
+    activerehashing=yes aof-rewrite-incremental-fsync=yes aof-timestamp-enabled=no
     crash-log-enabled=yes dynamic-hz=yes hash-max-listpack-entries=512 hash-max-listpack-value=64
     hll-sparse-max-bytes=3000 jemalloc-bg-thread=yes lazyexpire-nested-arbitrary-keys=yes lazyfree-lazy-eviction=no
     lazyfree-lazy-expire=no lazyfree-lazy-server-del=no lazyfree-lazy-user-del=no lfu-decay-time=1 lfu-log-factor=10
