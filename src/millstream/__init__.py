@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ProtocolError,
         ServerReplied,
         Unavailable,
+        WorkerFailed,
     )
     from millstream.worker.audit import Audit
     from millstream.worker.message import Message
@@ -81,6 +82,7 @@ _HOMES = {
     "Stream": "millstream.worker.stream",
     "SystemClock": "millstream.clock",
     "Unavailable": "millstream.errors",
+    "WorkerFailed": "millstream.errors",
     "connect": "millstream.client",
 }
 
@@ -134,5 +136,6 @@ __all__ = [
     "Stream",
     "SystemClock",
     "Unavailable",
+    "WorkerFailed",
     "connect",
 ]

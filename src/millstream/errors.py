@@ -4,6 +4,7 @@ MillstreamError
 ├─ CommandError(text)         answered "-CODE text"; `code` is the first word
 ├─ ProtocolError              the peer broke RESP: answer once, close
 ├─ ConfigError                a setting that cannot be used
+├─ WorkerFailed(part)         a part of a worker ended unexpectedly; the reason is its cause
 ├─ ScriptError(text, place)   a Lua script ended with an error; becomes a CommandError that names the script
 ├─ BackendError               a server could not do what it was asked for; `is_retryable`
 │  ├─ Unavailable             cannot be reached, or no answer came
@@ -46,6 +47,14 @@ class ProtocolError(MillstreamError):
 
 class ConfigError(MillstreamError):
     """A setting cannot be used; the message names it."""
+
+
+class WorkerFailed(MillstreamError):
+    """A part of a worker (a thread, its event loop) ended unexpectedly, and the worker with it; see the cause."""
+
+    def __init__(self, part: str, error: BaseException | None) -> None:
+        super().__init__(f"{part} has ended: {'it returned' if error is None else repr(error)}")
+        self.part = part
 
 
 class ScriptError(MillstreamError):
@@ -115,6 +124,8 @@ class Unavailable(BackendError):
     is_retryable = True
 
 
+# A stream that is something else, credentials that no longer hold: asking again gives the same answer.
+HOPELESS_CODES = frozenset({"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"})
 RETRYABLE_CODES = frozenset(
     {
         "ASK",
@@ -139,6 +150,11 @@ class ServerReplied(BackendError):
         super().__init__(text)
         self.code = text.split(" ", 1)[0]
         self.is_retryable = self.code in RETRYABLE_CODES
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the same call fails until somebody changes the server, the URL or the keys."""
+        return self.code in HOPELESS_CODES
 
 
 class CapabilityMissing(BackendError):

@@ -23,8 +23,9 @@ from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.delivery import Delivery
+from millstream.delivery.failure_log import log_failure
 from millstream.delivery.keys import Keys
-from millstream.delivery.recorder import NullRecorder, Recorder
+from millstream.delivery.recorder import NullRecorder, Recorder, bound
 from millstream.delivery.rfc import RfcRecovery
 from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, DeadLetter, Discard, Later, Reason, Release, Settlement
@@ -107,7 +108,7 @@ class Consumer:
     def __post_init__(self) -> None:
         settings = self.settings
         stream, group = (name.decode("utf-8", "replace") for name in (self.stream, self.group))
-        self.recorder = self.recorder.bind(stream, group)
+        self.recorder = bound(self.recorder, stream, group)
         self.keys = keys_of(self.stream, settings)
         if self.backend.is_cluster:
             self.keys.require_one_slot()
@@ -464,6 +465,8 @@ class Consumer:
         )
 
     def _record(self, result: Settled) -> None:
+        if isinstance(result.settlement, Later | DeadLetter):
+            log_failure(self.stream, result, self.attempt(result.delivery), self.settings)
         if result.error is not None:
             logger.error("%s of %r stays pending: %s", result.delivery.id.decode(), self.stream, result.error)
         elif result.is_lost:
@@ -483,12 +486,6 @@ class Consumer:
                         self.recorder.dlq()
                 else:
                     self.recorder.discarded(str(result.settlement.reason))
-                    logger.error(
-                        "%s of %r is dropped, as dead letters are discarded here: %s",
-                        result.delivery.id.decode(),
-                        self.stream,
-                        result.settlement.error,
-                    )
 
     # Keeping house
 

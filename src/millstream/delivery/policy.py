@@ -116,7 +116,7 @@ class RetryPolicy:
     def _again(self, attempt: int, failure: BaseException, delay: float | None, rng: random.Random) -> Settlement:
         if self.is_last(attempt):
             return DeadLetter.of(Reason.RETRIES, failure)
-        return Later(self.backoff.delay(attempt, rng) if delay is None else delay)
+        return Later(self.backoff.delay(attempt, rng) if delay is None else delay, failure)
 
     def _answer(self, failure: BaseException) -> Answer:
         """What the nearest rule says; "retry" where there is none."""

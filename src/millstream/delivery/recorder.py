@@ -7,11 +7,14 @@ called from several threads at once. Whoever wants a few of them derives from Nu
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+import logging
+from typing import Any, Protocol, Self, cast
+
+logger = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
-    """Told of everything that happens to one stream and group; must neither block nor raise."""
+    """Notified of everything that happens to one stream and group. Must not block; what it raises is logged."""
 
     def bind(self, stream: str, group: str) -> Recorder:
         """The recorder for a stream and a group."""
@@ -145,3 +148,35 @@ class NullRecorder:
     def lag(self, count: int) -> None: ...
     def in_progress(self, count: int) -> None: ...
     def breaker(self, is_open: bool) -> None: ...
+
+
+class GuardedRecorder:
+    """Calls another recorder and logs what its hooks raise: a broken metric must not stop work.
+
+    The first error of each hook is logged with its traceback, later ones at DEBUG.
+    """
+
+    def __init__(self, inner: Recorder) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        hook, is_reported = getattr(self._inner, name), False
+        if not callable(hook):
+            return hook
+
+        def call(*args: Any, **named: Any) -> None:
+            nonlocal is_reported
+            try:
+                hook(*args, **named)
+            except Exception:
+                level, is_reported = logging.DEBUG if is_reported else logging.ERROR, True
+                logger.log(level, "the recorder's hook %s failed; what it counts is wrong", name, exc_info=True)
+
+        setattr(self, name, call)
+        return call
+
+
+def bound(recorder: Recorder, stream: str, group: str) -> Recorder:
+    """Bind a recorder to a stream and a group, so that nothing it raises later reaches the caller."""
+    chosen = recorder.bind(stream, group)
+    return chosen if type(chosen) in (NullRecorder, GuardedRecorder) else cast(Recorder, GuardedRecorder(chosen))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback as tracebacks
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +46,7 @@ class Later:
     """Delivered again after `delay_s`; this delivery counts."""
 
     delay_s: float
+    failure: BaseException | None = field(default=None, compare=False, repr=False)  # for the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,14 @@ class DeadLetter:
     reason: Reason
     error: str = ""  # what went wrong, in one line or a few
     traceback: str = ""  # the end of it; empty where no exception was raised
+    failure: BaseException | None = field(default=None, compare=False, repr=False)  # for the log
 
     @classmethod
     def of(cls, reason: Reason, failure: BaseException, error: str | None = None) -> DeadLetter:
         """A dead letter that tells of an exception; `error` replaces the exception's own words."""
         told = error if error is not None else "".join(tracebacks.format_exception_only(failure)).strip()
         trace = "".join(tracebacks.format_exception(failure))
-        return cls(reason, _encodable(told[:ERROR_SIZE]), _encodable(_tail(trace, TRACEBACK_SIZE)))
+        return cls(reason, _encodable(told[:ERROR_SIZE]), _encodable(_tail(trace, TRACEBACK_SIZE)), failure)
 
 
 Settlement = Ack | Release | Later | DeadLetter

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from millstream.testing.loop import VirtualLoop
+from millstream.worker.runtime.threads import ThreadKilled
 
 T = TypeVar("T")
 BEGIN_MS: Final = 1_000_000  # a watch never shows 0: that is "not yet" in some places
@@ -37,7 +38,7 @@ def taken() -> threading.Lock:
     return lock
 
 
-class Killed(BaseException):
+class Killed(ThreadKilled):
     """The worker that this code belonged to is dead: nothing of it may run on."""
 
 

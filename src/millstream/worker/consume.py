@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +15,29 @@ from millstream.client.backend import Backend
 from millstream.delivery.consumer import Settled
 from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import DeadLetter, Reason, Release, Settlement
-from millstream.errors import BackendError, LeaseLost, MalformedPayload, NotSettled
+from millstream.errors import BackendError, LeaseLost, MalformedPayload, NotSettled, ServerReplied
 from millstream.worker.message import Message
 from millstream.worker.runtime.connect_retry import ConnectPatience, can_mend
 from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
 from millstream.worker.runtime.listener import ExpiryListener
-from millstream.worker.runtime.loop import make_context
+from millstream.worker.runtime.loop import AGAIN_CAP_S, AGAIN_FIRST_S, STOP_WITHIN_S, make_context
+from millstream.worker.runtime.threads import Supervisor
 
 if TYPE_CHECKING:
     from millstream.worker.definition import Definition
 
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Refused:
+    """A settlement that the server did not take, to be sent again."""
+
+    held: HeldDelivery
+    settlement: Settlement
+    tries: int = 0
+    due_s: float = 0.0
 
 
 class Consuming:
@@ -46,10 +59,16 @@ class Consuming:
         self.consumer, keeper_consumer = (definition.make_consumer(backend) for backend in backends)
         keeper_consumer.name = self.consumer.name
         keeper_consumer.share_watch(self.consumer)
-        self._keeper = LeaseKeeper(keeper_consumer, heart=definition.make_heart(self.consumer))
+        self._supervisor = Supervisor(lambda: None)  # the next call of `next` raises what has failed
+        self._keeper = LeaseKeeper(
+            keeper_consumer, heart=definition.make_heart(self.consumer), supervisor=self._supervisor
+        )
         self._context = make_context(self.consumer, definition.policy, self._keeper.extend, definition.urls)
         self._ready: deque[Message[Any]] = deque()
         self._held: dict[bytes, HeldDelivery] = {}
+        self._refused: dict[bytes, _Refused] = {}
+        self._settling = threading.RLock()  # asyncio settles in another thread than it reads
+        self._patience = ConnectPatience(definition.settings, definition.url, stop)
         self._listener: ExpiryListener | None = None
         self.failure: BackendError | None = None  # why the last read came to nothing
         self._failures = 0  # in a row
@@ -76,7 +95,9 @@ class Consuming:
                 one.close()
             return None
         try:
-            return cls(definition, open_backend, (one, other), ahead, stop)
+            made = cls(definition, open_backend, (one, other), ahead, stop)
+            made._patience = patience
+            return made
         except BaseException:
             one.close()
             other.close()
@@ -84,7 +105,7 @@ class Consuming:
 
     def __enter__(self) -> Consuming:
         try:
-            self.consumer.open()
+            self._patience.until_it_works(self.consumer.open)
             self._keeper.start()
             self._listener = ExpiryListener.start_for(self.consumer, self._open_backend)
         except BaseException:
@@ -95,13 +116,19 @@ class Consuming:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release what nobody settled, and end."""
+        """Settle what the server refused before, release what nobody settled, and end."""
         try:
-            left = [(held.delivery, Release()) for held in self._held.values() if held.lease.valid]
-            if left:
-                self.consumer.settle(left)
+            self._settle_rest()
         finally:
             self._close()
+
+    def _settle_rest(self) -> None:
+        with self._settling:
+            for refused in list(self._refused.values()):
+                self._send_again(refused)
+            rest = [held for held in self._held.values() if held.lease.valid and held.delivery.id not in self._refused]
+            if rest:
+                self.consumer.settle([(held.delivery, Release()) for held in rest])
 
     def _close(self) -> None:
         self._stop.set()
@@ -114,12 +141,17 @@ class Consuming:
     def next(self, wait_s: float | None) -> Message[Any] | None:
         """A message, waiting for one up to `wait_s` and no longer than one read does; None if none came.
 
-        A server that has gone away is asked again the next time, and `failure` says so meanwhile.
+        A server that has gone away is asked again the next time, and `failure` says so meanwhile. Raises WorkerFailed
+        if the thread that renews leases has failed.
         """
+        self._supervisor.require_alive()
+        self._settle_refused()
         if not self._ready:
-            block = self.consumer.settings.block if wait_s is None else min(wait_s, self.consumer.settings.block)
+            block = min(self.consumer.settings.block, STOP_WITHIN_S)
+            if self._refused:
+                block = min(block, AGAIN_FIRST_S)
             try:
-                found = self.consumer.fetch(self._ahead, max(block, 0.001))
+                found = self.consumer.fetch(self._ahead, max(block if wait_s is None else min(wait_s, block), 0.001))
             except BackendError as error:
                 self._pause(error, wait_s)
                 return None
@@ -154,18 +186,49 @@ class Consuming:
         held = self._held.get(message.delivery.id)
         if held is None or held.lease is not message.lease:
             raise LeaseLost(message.stream, message.id)
-        result = self._end(held, settlement)
+        try:
+            result = self._end(held, settlement)
+        except BackendError:
+            self._keep(held, settlement)
+            raise
         if result.error is not None:
+            self._keep(held, settlement)
             message._is_settled = False
             raise NotSettled(message.stream, message.id, result.error)
         if result.is_lost:
             raise LeaseLost(message.stream, message.id)
 
+    # What the server refused: its lease is renewed, so it is sent again until it is taken, unless the caller does
+
+    def _keep(self, held: HeldDelivery, settlement: Settlement) -> None:
+        self._refused[held.delivery.id] = _Refused(held, settlement, 1, time.monotonic() + AGAIN_FIRST_S)
+
+    def _settle_refused(self) -> None:
+        with self._settling:
+            for refused in [each for each in self._refused.values() if each.due_s <= time.monotonic()]:
+                self._send_again(refused)
+
+    def _send_again(self, refused: _Refused) -> None:
+        entry_id = refused.held.delivery.id
+        if self._held.get(entry_id) is not refused.held or not refused.held.lease.valid:
+            self._refused.pop(entry_id, None)
+            return
+        refused.due_s = time.monotonic() + min(AGAIN_CAP_S, AGAIN_FIRST_S * 2**refused.tries)
+        refused.tries += 1
+        try:
+            self._end(refused.held, refused.settlement)
+        except BackendError as error:
+            if isinstance(error, ServerReplied) and error.is_hopeless:
+                raise
+            logger.warning("%s of %r is not settled yet: %s", entry_id.decode(), self.consumer.stream, error)
+
     def _end(self, held: HeldDelivery, settlement: Settlement) -> Settled:
-        is_repeat, held.is_sent = held.is_sent, True  # the caller tries again: the first time may have been it
-        result = self.consumer.settle([(held.delivery, settlement)], is_repeat=is_repeat)[0]
+        with self._settling:
+            is_repeat, held.is_sent = held.is_sent, True  # an earlier try may have reached the server
+            result = self.consumer.settle([(held.delivery, settlement)], is_repeat=is_repeat)[0]
         if result.error is None:
             self._keeper.let_go(held)
-            del self._held[held.delivery.id]
+            self._held.pop(held.delivery.id, None)
+            self._refused.pop(held.delivery.id, None)
             held.lease.is_lost = held.lease.is_lost or result.is_lost
         return result

@@ -24,7 +24,7 @@ from millstream.delivery.deadletters import DeadLetters
 from millstream.delivery.deadletters import RunsCalls as RunsDead
 from millstream.delivery.keys import Keys, find_tag, shares_slot
 from millstream.delivery.policy import RetryPolicy, Rule
-from millstream.delivery.recorder import Recorder
+from millstream.delivery.recorder import Recorder, bound
 from millstream.delivery.steps import NewEntry, Publication, Published, Publishing, Steps
 from millstream.errors import ConfigError
 from millstream.worker.handlers import Handler, Middleware, Registered
@@ -114,7 +114,7 @@ class Definition:
     def bound_recorder(self) -> Recorder:
         """The recorder for this stream and group, bound once: that may take a while."""
         if self._bound is None or self._bound[0] is not self.recorder:
-            self._bound = (self.recorder, self.recorder.bind(self.name, self.group))
+            self._bound = (self.recorder, bound(self.recorder, self.name, self.group))
         return self._bound[1]
 
     _bound: tuple[Recorder, Recorder] | None = field(init=False, default=None, compare=False)

@@ -6,6 +6,7 @@ raises LeaseLost when the entry is somebody else's by then.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from millstream.errors import DeliveryError
 if TYPE_CHECKING:
     from millstream.worker.base import StreamBase
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -184,8 +186,14 @@ class Message(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Acknowledge; after an exception do what the retry policy says, and go on. Only BaseException passes."""
+        """Acknowledge; after an exception log it, do what the retry policy says, and go on.
+
+        The exception does not pass: the loop goes on with the next message. SystemExit, KeyboardInterrupt and
+        cancellations do pass, and the message is released.
+        """
         if self._is_settled:
+            if isinstance(error, Exception):
+                logger.error("%s of %r failed after it had been settled", self.id, self.stream, exc_info=error)
             return isinstance(error, Exception)
         if error is not None and not isinstance(error, Exception):
             self.settle(ends.Release())  # interrupted, not failed

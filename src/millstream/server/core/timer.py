@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_S: Final = 1.0  # the wall clock may be set while we sleep, the hub may be gone
+_END_WITHIN_S: Final = 10.0  # a busy machine may let it wait; ended where it stands it could keep the hub's lock
 _LINGER_S: Final = 0.5  # blocking reads come in rows: do not end and start a thread for each
 
 
@@ -68,7 +69,7 @@ class Timer:
             self.stop()
             thread = self._thread
         if thread is not None:
-            thread.join(_LONGEST_S)
+            thread.join(_END_WITHIN_S)
 
     def round(self) -> bool:
         """Do what is due and sleep until more will be; False when the thread may end."""

@@ -11,6 +11,7 @@ import math
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from millstream.client.backend import Backend
 from millstream.client.urls import hide_password
@@ -19,6 +20,7 @@ from millstream.errors import BackendError
 from millstream.worker.runtime.threads import SYSTEM, EventLike, Threads
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -33,12 +35,16 @@ class ConnectPatience:
 
     def open(self, open_backend: Callable[[], Backend]) -> Backend | None:
         """A backend, as soon as there is one; None if `stop` was set before."""
+        return self.until_it_works(open_backend)
+
+    def until_it_works(self, action: Callable[[], T]) -> T | None:
+        """Call until the server can do it; None if `stop` was set before."""
         end = math.inf if self.wait_s is None else self.threads.monotonic() + self.wait_s
         tries = self.settings.reconnect_tries
         failures = 0
         while not self.stop.is_set():
             try:
-                return open_backend()
+                return action()
             except BackendError as error:
                 left = end - self.threads.monotonic()
                 if not can_mend(error) or left <= 0 or (tries is not None and failures >= tries):

@@ -61,16 +61,20 @@ class Heart:
         }
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
+        self._is_wanted = False  # started and not stopped
 
     def start(self) -> None:
+        """Start the child; also again, after it has ended."""
+        self._end()
         # the URL goes through the pipe: arguments can be seen by everybody on the machine, passwords with them
         self._child = subprocess.Popen(
             [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self._is_wanted = True
         self._tell({"about": self._about})
         assert self._child.stdout is not None
         if self._child.stdout.readline() != READY:  # before the first lease begins: starting can take longer than it
-            self.stop()
+            self._end()
             raise Unavailable("the lease-keeping process did not start; its own message is on stderr")
 
     def hold(self, delivery: Delivery, seconds: float | None) -> None:
@@ -80,17 +84,33 @@ class Heart:
     def drop(self, delivery: Delivery) -> None:
         self._tell({"drop": [delivery.id.decode(), delivery.number]})
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child was started and has ended by itself; logged once for each child."""
+        child = self._child
+        if not self._is_wanted or (child is not None and child.poll() is None):
+            return False
+        if child is not None:
+            logger.error("the lease-keeping process %d has ended with status %s", child.pid, child.returncode)
+        return True
+
     def stop(self) -> None:
         """End the child; it ends by itself too when this process does."""
+        self._is_wanted = False
+        self._end()
+
+    def _end(self) -> None:
         child, self._child = self._child, None
-        if child is not None and child.stdin is not None:
+        if child is None:
+            return
+        if child.stdin is not None:
             with contextlib.suppress(OSError):  # it has ended before, with something of ours unread
                 child.stdin.close()
-            try:
-                child.wait(5)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
     @property
     def pid(self) -> int | None:
@@ -105,8 +125,8 @@ class Heart:
                 child.stdin.write(json.dumps(message) + "\n")
                 child.stdin.flush()
             except OSError as error:
-                logger.warning("the lease-keeping process has ended (%s): the thread alone renews from now on", error)
-                self._child = None
+                logger.warning("the lease-keeping process does not listen (%s): it is started again", error)
+                child.stdin = None  # say this once
 
 
 @dataclass
@@ -118,10 +138,12 @@ class Child:
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def listen(self, pipe: IO[str]) -> None:
-        """Take in what comes until the pipe closes."""
-        for line in pipe:
-            self.take(json.loads(line), time.monotonic())
-        self.is_over.set()
+        """Take in what comes until the pipe closes; what cannot be read ends the process, with a traceback."""
+        try:
+            for line in pipe:
+                self.take(json.loads(line), time.monotonic())
+        finally:
+            self.is_over.set()
 
     def take(self, message: dict[str, Any], now_s: float) -> None:
         """One message of the worker's."""

@@ -20,9 +20,10 @@ from millstream.delivery.delivery import Delivery
 from millstream.errors import BackendError
 from millstream.worker.message import Lease
 from millstream.worker.runtime.lease_process import Heart
-from millstream.worker.runtime.threads import SYSTEM, ThreadLike, Threads
+from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadLike, Threads
 
 logger = logging.getLogger(__name__)
+RENEWING, MAINTAINING = "renewing leases", "promoting and recovering entries"
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +49,7 @@ class LeaseKeeper:
         maintains: bool = True,
         heart: Heart | None = None,
         threads: Threads = SYSTEM,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._consumer = consumer  # one that nobody else uses: its backend is this thread's
         self._on_lost = on_lost
@@ -59,6 +61,7 @@ class LeaseKeeper:
         ] = {}  # by id and number: after a loss we may get the same entry again
         self._lock = threading.Lock()
         self._threads = threads
+        self._supervisor = supervisor or Supervisor(lambda: None)
         self._wake = threads.Event()
         self._is_stopping = False
         self._thread: ThreadLike | None = None
@@ -109,7 +112,8 @@ class LeaseKeeper:
     def start(self) -> None:
         if self._heart is not None:
             self._heart.start()
-        self._thread = self._threads.Thread(target=self._run, name="millstream-leases", daemon=True)
+        work = self._supervisor.guard("the thread that renews leases", self._run)
+        self._thread = self._threads.Thread(target=work, name="millstream-leases", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -130,23 +134,37 @@ class LeaseKeeper:
                 wait_s = self.turn()
             except BackendError as error:
                 # leases run on at the server; the next turn comes well before they are over
-                logger.warning("leases of %r could not be renewed now: %s", self._consumer.stream, error)
+                logger.warning("%s of %r failed, trying again: %s", self._doing, self._consumer.stream, error)
                 wait_s = min(1.0, self._consumer.settings.heartbeat_s / 2)
 
     def turn(self) -> float:
         """What is due now; seconds until something is again."""
         now = self._consumer.watch_ms()
         self._time_out(now)
+        self._doing = RENEWING
         if now >= self._next_renew_ms:
+            self._revive_heart()
             self._renew()
             self._next_renew_ms = now + round(self._consumer.settings.heartbeat_s * 1000)
         wait_s = (self._next_renew_ms - now) / 1000
+        self._doing = MAINTAINING
         if self._maintains:
             wait_s = min(wait_s, self._consumer.maintain())
         deadlines = [held.deadline_ms for held in self.snapshot() if held.deadline_ms is not None]
         if deadlines:
             wait_s = min(wait_s, (min(deadlines) - self._consumer.watch_ms()) / 1000)
         return max(0.005, wait_s)
+
+    _doing = RENEWING  # for the log: what the turn was at when the server refused
+
+    def _revive_heart(self) -> None:
+        """Start the lease-keeping process again if it has ended."""
+        if self._heart is None or not self._heart.has_ended:
+            return
+        self._heart.start()
+        now = self._consumer.watch_ms()
+        for held in self.snapshot():
+            self._heart.hold(held.delivery, None if held.deadline_ms is None else (held.deadline_ms - now) / 1000)
 
     def _time_out(self, now: int) -> None:
         for held in self.snapshot():

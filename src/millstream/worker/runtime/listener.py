@@ -84,6 +84,10 @@ class ExpiryListener:
                     logger.warning("cannot listen for expired locks now, scans go on: %s", error)
                 is_away = True
                 self._is_stopping.wait(AGAIN_AFTER_S)
+            except BaseException:
+                logger.exception("listening for expired locks failed unexpectedly, scans go on; it is begun anew")
+                is_away = True
+                self._is_stopping.wait(AGAIN_AFTER_S)
         if backend is not None:
             backend.close()
 

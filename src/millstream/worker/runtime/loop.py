@@ -4,8 +4,9 @@
     settler (a thread)     answers, many a call ◀────────────┘
     leases  (a thread)     renews all that is held, with a connection of its own
 
-The three meet only through queues and the lease keeper. An answer that the server cannot take now is kept and sent
-again while the lease is renewed; so a short outage costs nothing, and finished work is not done twice.
+All are supervised: whatever ends one unexpectedly is logged, and `run` raises WorkerFailed. The three meet only
+through queues and the lease keeper. An answer that the server cannot take now is kept and sent again while the lease
+is renewed; so a short outage costs nothing, and finished work is not done twice.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from millstream.client.payload import Codec
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.delivery import Delivery
+from millstream.delivery.failure_log import describe
 from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.signals import Interrupted
-from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload
+from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload, ServerReplied
 from millstream.worker.handlers import Middleware, Registered
 from millstream.worker.message import Context, Message
 from millstream.worker.runtime.breaker import FloodBreaker
@@ -40,7 +42,7 @@ from millstream.worker.runtime.lease_process import Heart
 from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
 from millstream.worker.runtime.listener import ExpiryListener
 from millstream.worker.runtime.pool import ThreadPool
-from millstream.worker.runtime.threads import SYSTEM, ThreadLike, Threads
+from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadKilled, ThreadLike, Threads
 
 logger = logging.getLogger(__name__)
 MOST_AT_ONCE = 500  # settlements a call
@@ -112,6 +114,8 @@ class Worker:
         self._settings = settings or Settings()  # for the first connection; then it is the consumer's
         self._backends: list[Backend] = []
         self._make_heart = make_heart
+        self._supervisor = Supervisor(self.stop)
+        self._ended_by: BackendError | None = None  # the server refuses settlements for good
         self._threads = threads
         self._stop = threads.Event()
         self._room = threads.Condition()
@@ -131,6 +135,9 @@ class Worker:
             try:
                 if self._open():
                     self._work()
+                    self._supervisor.require_alive()
+                    if self._ended_by is not None:
+                        raise self._ended_by
             finally:
                 for backend in self._backends:
                     backend.close()
@@ -154,6 +161,7 @@ class Worker:
             on_timeout=self._on_timeout,
             heart=self._make_heart(self.consumer),
             threads=self._threads,
+            supervisor=self._supervisor,
         )
         self._breaker = FloodBreaker(self.consumer.settings.breaker)
         self._context = self._make_context()
@@ -182,10 +190,11 @@ class Worker:
         self._until_it_works(consumer.open)
         size = self._handler.concurrency
         name = f"millstream-{consumer.stream.decode(errors='replace')}"
-        self._pool = None if self._handler.is_async else ThreadPool(size, name, self._threads)
+        self._pool = None if self._handler.is_async else ThreadPool(size, name, self._threads, self._supervisor)
         if self._handler.is_async and self._loop is None:
             self._start_loop()
-        settler = self._threads.Thread(target=self._settle_all, name="millstream-settle", daemon=True)
+        settling = self._supervisor.guard("the thread that settles", self._settle_all)
+        settler = self._threads.Thread(target=settling, name="millstream-settle", daemon=True)
         settler.start()
         self._keeper.start()
         listener = ExpiryListener.start_for(consumer, self._open_backend)
@@ -207,7 +216,7 @@ class Worker:
         try:
             found = consumer.fetch(credit, min(settings.block, STOP_WITHIN_S))
         except BackendError as error:
-            if settings.reconnect_tries is not None and failures >= settings.reconnect_tries:
+            if _is_over(error, failures, settings):
                 raise
             wait_s = settings.reconnect.delay(failures + 1)
             logger.warning("reading %r failed, again in %.1f s: %s", consumer.stream, wait_s, error)
@@ -273,7 +282,7 @@ class Worker:
             assert self._loop is not None
             running.task = asyncio.run_coroutine_threadsafe(self._run_coroutine(running), self._loop)
 
-    # Handlers
+    # Handlers; whatever they raise is their failure, and never ours
 
     def _begin(self, running: RunningHandler) -> bool:
         """Whether the handler may start: not if the delivery was released or lost while it waited for a thread."""
@@ -294,24 +303,51 @@ class Worker:
             self._call(running.message)
         except Exception as error:
             failure = error
+        except ThreadKilled:
+            raise
         except BaseException as error:  # a handler's sys.exit() must not take a thread of ours with it
-            failure = RuntimeError(f"the handler raised {error!r}")
+            failure = _as_failure(error)
         self._answer(running, failure)
 
     async def _run_coroutine(self, running: RunningHandler) -> None:
         if self._semaphore is None:
             self._semaphore = asyncio.Semaphore(self._handler.concurrency)
-        async with self._semaphore:
-            if not self._begin(running):
-                return
-            failure: BaseException | None = None
-            try:
-                await self._call(running.message)
-            except asyncio.CancelledError:
-                failure = Interrupted()
-            except Exception as error:
-                failure = error
-            self._answer(running, failure)
+        try:
+            async with self._semaphore:
+                if self._begin(running):
+                    self._answer(running, await self._outcome(running))
+        except (asyncio.CancelledError, GeneratorExit, ThreadKilled):  # GeneratorExit: the loop is gone, and we with it
+            raise
+        except BaseException as error:
+            self._supervisor.report("the task of a handler", error)
+
+    async def _outcome(self, running: RunningHandler) -> BaseException | None:
+        """Await the handler; what it raised."""
+        try:
+            await self._call(running.message)
+        except asyncio.CancelledError as error:
+            return Interrupted() if await self._is_stopped_by_us(running) else _as_failure(error)
+        except Exception as error:
+            return error
+        except (GeneratorExit, ThreadKilled):
+            raise
+        except BaseException as error:  # a handler's sys.exit() would end the event loop
+            if isinstance(error, KeyboardInterrupt) and not self._own_loop:
+                self._answer(running, Interrupted())
+                raise  # Ctrl-C of a loop that belongs to the program
+            return _as_failure(error)
+        return None
+
+    async def _is_stopped_by_us(self, running: RunningHandler) -> bool:
+        """Whether a cancellation means that the worker ends, and not that the handler awaited a cancelled task."""
+        task = asyncio.current_task()
+        if running.is_over or task is None or task.cancelling() == 0:
+            return running.is_over
+        for _ in range(3):  # if a program's loop ends, all its tasks are cancelled at once, `run` among them
+            if self._stop.is_set():
+                break
+            await asyncio.sleep(0)
+        return self._stop.is_set()
 
     _semaphore: asyncio.Semaphore | None = None
 
@@ -319,19 +355,19 @@ class Worker:
         recorder = self.consumer.recorder
         recorder.processing_end(running.message.id)
         recorder.handled("failed" if failure else "done", self._threads.monotonic() - running.started)
-        if running.message.is_settled or not running.finish():
-            return  # it said so itself, or it is too late
-        if failure is not None and not isinstance(failure, Interrupted):
-            logger.info("handling %s failed (attempt %d): %r", running.message.id, running.message.attempt, failure)
+        if running.message.is_settled or not running.finish():  # it said so itself, or it is too late
+            if failure is not None and not isinstance(failure, Interrupted):
+                logger.error("%s, which had been settled or lost", _failed(running), exc_info=failure)
+            return
         settlement = running.message.whole(self._policy.settle(running.message.attempt, failure))
         self._answers.put(_Answer(running, settlement))
 
     def _answer_early(self, running: RunningHandler, settlement: Settlement) -> None:
         """The handler settled the message by itself; LeaseLost if we know already that it is too late."""
+        if running.held.lease.is_lost:
+            raise LeaseLost(running.message.stream, running.message.id)
         if running.finish():
             self._answers.put(_Answer(running, settlement))
-        elif running.held.lease.is_lost:
-            raise LeaseLost(running.message.stream, running.message.id)
 
     def _on_timeout(self, held: HeldDelivery) -> None:
         """A handler is late: its delivery counts as failed, and its thread is given up."""
@@ -381,7 +417,7 @@ class Worker:
             batch, is_last_now = self._next_answers(kept, wait=not is_last)
             is_last = is_last or is_last_now
             if is_last and kept and self._threads.monotonic() > self._give_up_at:
-                logger.error("%d settlements could not be sent before the end: their leases run out", len(kept))
+                self._log_unsent(kept)
                 return
             if batch:
                 self._send(batch, kept)
@@ -389,6 +425,13 @@ class Worker:
                 self._take_due()
 
     _give_up_at = float("inf")
+
+    def _log_unsent(self, kept: list[_Answer]) -> None:
+        logger.error("%d settlements could not be sent before the end: their leases run out", len(kept))
+        for answer in kept:
+            failure = getattr(answer.settlement, "failure", None)
+            if failure is not None:
+                logger.error("%s: %s", _failed(answer.running), describe(failure), exc_info=failure)
 
     def _next_answers(self, kept: list[_Answer], *, wait: bool) -> tuple[list[_Answer], bool]:
         """Answers that are due: refused ones whose pause is over, and what has come."""
@@ -415,6 +458,10 @@ class Worker:
         try:
             results = self.consumer.settle(pairs, is_repeat=any(answer.tries for answer in batch))
         except BackendError as error:
+            hopeless = isinstance(error, ServerReplied) and error.is_hopeless
+            if hopeless and _is_over(error, max(answer.tries for answer in batch), self.consumer.settings):
+                self._ended_by, self._give_up_at = error, 0.0
+                self.stop()
             logger.warning("%d settlements could not be sent, trying again: %s", len(batch), error)
             for answer in batch:
                 self._keep(answer, kept)
@@ -460,13 +507,16 @@ class Worker:
 
     def _drain(self, settler: ThreadLike) -> None:
         """Give handlers their time, release the others, send the last answers."""
-        grace = self.consumer.settings.shutdown_grace
+        # Without a settler no handler's answer is heard: what they do is not waited for.
+        is_broken = self._supervisor.failure is not None or self._ended_by is not None
+        grace = 0.0 if is_broken else self.consumer.settings.shutdown_grace
         end = self._threads.monotonic() + grace
         self._release(unless_started=True)  # read ahead, and nobody has begun on them
         with self._room:
-            self._room.wait_for(lambda: self._in_hand == 0, timeout=grace)
+            self._room.wait_for(lambda: self._in_hand == 0 or self._supervisor.failure is not None, timeout=grace)
         self._release()
-        self._give_up_at = max(end, self._threads.monotonic() + 2.0)
+        if self._ended_by is None:
+            self._give_up_at = max(end, self._threads.monotonic() + 2.0)
         self._answers.put(None)
         settler.join(timeout=max(3.0, self._give_up_at - self._threads.monotonic() + 1))
         self._keeper.stop()
@@ -487,7 +537,14 @@ class Worker:
     def _start_loop(self) -> None:
         self._loop = self._threads.new_event_loop()
         self._own_loop = True
-        self._threads.Thread(target=self._loop.run_forever, name="millstream-handlers", daemon=True).start()
+        work = self._supervisor.guard("the event loop of the handlers", self._run_loop)
+        self._threads.Thread(target=work, name="millstream-handlers", daemon=True).start()
+
+    def _run_loop(self) -> None:
+        assert self._loop is not None
+        self._loop.run_forever()
+        if not self._stop.is_set():
+            raise RuntimeError("a handler stopped the event loop")
 
     def _make_context(self) -> Context:
         consumer = self.consumer
@@ -511,6 +568,25 @@ def make_context(
         urls,
         consumer.backend.is_cluster,
     )
+
+
+def _as_failure(error: BaseException) -> Exception:
+    """Make a failure of what a handler must not raise: SystemExit, KeyboardInterrupt, a cancellation of its own."""
+    failure = RuntimeError(f"the handler raised {error!r}")
+    failure.__cause__ = error
+    return failure
+
+
+def _failed(running: RunningHandler) -> str:
+    message = running.message
+    return f"the handler of {message.id} of {message.stream!r} failed (attempt {message.attempt})"
+
+
+def _is_over(error: BackendError, failures: int, settings: Settings) -> bool:
+    """Whether to give up after this error: as often as the settings say, else at once if it is hopeless."""
+    if settings.reconnect_tries is not None:
+        return failures >= settings.reconnect_tries
+    return isinstance(error, ServerReplied) and error.is_hopeless
 
 
 class _Signals:

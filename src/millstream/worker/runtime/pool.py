@@ -10,16 +10,17 @@ import queue
 import threading
 from collections.abc import Callable
 
-from millstream.worker.runtime.threads import SYSTEM, Threads
+from millstream.worker.runtime.threads import SYSTEM, Supervisor, Threads
 
 Job = Callable[[], None]
 
 
 class ThreadPool:
-    """`size` threads that run jobs in turn; jobs raise nothing."""
+    """`size` threads that run jobs in turn. Jobs raise nothing: one that does ends its thread and is reported."""
 
-    def __init__(self, size: int, name: str, threads: Threads = SYSTEM) -> None:
+    def __init__(self, size: int, name: str, threads: Threads = SYSTEM, supervisor: Supervisor | None = None) -> None:
         self._threads = threads
+        self._supervisor = supervisor or Supervisor(lambda: None)
         self._jobs: queue.SimpleQueue[Job | None] = threads.SimpleQueue()
         self._name = name
         self._written_off: set[int] = set()  # idents of threads that end after their job
@@ -46,7 +47,8 @@ class ThreadPool:
 
     def _add_thread(self) -> None:
         self._count += 1
-        self._threads.Thread(target=self._run, name=f"{self._name}-{self._count}", daemon=True).start()
+        name = f"{self._name}-{self._count}"
+        self._threads.Thread(target=self._supervisor.guard(name, self._run), name=name, daemon=True).start()
 
     def _run(self) -> None:
         ident = threading.get_ident()

@@ -5,11 +5,21 @@ one at a time and in a time of their own. Only what waits is made here; locks th
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from millstream.errors import WorkerFailed
+
+logger = logging.getLogger(__name__)
+OnDeath = Callable[[str, BaseException | None], None]
+
+
+class ThreadKilled(BaseException):
+    """Raised where a test kit ends a thread without a trace, as a killed process would."""
 
 
 class ThreadLike(Protocol):
@@ -57,3 +67,43 @@ class SystemThreads:
 
 
 SYSTEM = SystemThreads()
+
+
+class Supervisor:
+    """Notices when a part of a worker ends unexpectedly: logs the traceback, keeps the first failure, calls back.
+
+    `guard` wraps what a thread runs. Nothing passes it, SystemExit and KeyboardInterrupt included.
+    """
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self._on_failure = on_failure
+        self.failure: WorkerFailed | None = None
+
+    def guard(self, part: str, work: Callable[[], object], *, may_return: bool = True) -> Callable[[], None]:
+        """Wrap a thread's work; `may_return`: whether its end without an error is a normal one."""
+
+        def run() -> None:
+            try:
+                work()
+            except ThreadKilled:
+                raise
+            except BaseException as error:
+                self.report(part, error)
+            else:
+                if not may_return:
+                    self.report(part, None)
+
+        return run
+
+    def report(self, part: str, error: BaseException | None) -> None:
+        """Log what has ended a part, and have the worker end."""
+        logger.critical("%s of the worker has ended unexpectedly, and the worker ends with it", part, exc_info=error)
+        if self.failure is None:
+            self.failure = WorkerFailed(part, error)
+            self.failure.__cause__ = error
+        self._on_failure()
+
+    def require_alive(self) -> None:
+        """Raise the failure of a part, if one has failed."""
+        if self.failure is not None:
+            raise self.failure
