@@ -23,7 +23,7 @@ from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.delivery import Delivery
-from millstream.delivery.failure_log import log_failure
+from millstream.delivery.failure_log import Failed, log_failure
 from millstream.delivery.keys import Keys
 from millstream.delivery.recorder import NullRecorder, Recorder, bound
 from millstream.delivery.rfc import RfcRecovery
@@ -466,7 +466,9 @@ class Consumer:
 
     def _record(self, result: Settled) -> None:
         if isinstance(result.settlement, Later | DeadLetter):
-            log_failure(self.stream, result, self.attempt(result.delivery), self.settings)
+            delivery, most = result.delivery, self.settings.max_retries + 1
+            failed = Failed(self.stream, delivery.id, self.attempt(delivery), most, self.keeps_dead)
+            log_failure(failed, result.settlement, result.code in (0, 1))  # 0: an earlier try of ours may have done it
         if result.error is not None:
             logger.error("%s of %r stays pending: %s", result.delivery.id.decode(), self.stream, result.error)
         elif result.is_lost:

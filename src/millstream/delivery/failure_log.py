@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from millstream.delivery.settlement import DeadLetter, Later
+from millstream.delivery.settlement import DeadLetter, Later, Settlement
 from millstream.delivery.signals import Retry
-
-if TYPE_CHECKING:
-    from millstream.delivery.config.settings import Settings
-    from millstream.delivery.consumer import Settled
 
 logger = logging.getLogger(__name__)
 
 
-def log_failure(stream: bytes, result: Settled, attempt: int, settings: Settings) -> None:
-    """Log one failed delivery after its settlement was sent; `attempt` counts from 1."""
-    entry_id, name = result.delivery.id.decode(), stream.decode("utf-8", "replace")
-    match result.settlement:
-        case DeadLetter(reason=reason, error=error, failure=failure) if _is_in_force(result):
-            end = "is now a dead letter" if settings.keeps_dead else "is dropped, as dead letters are discarded here"
+class Failed(NamedTuple):
+    """One failed delivery."""
+
+    stream: bytes
+    id: bytes
+    attempt: int  # from 1
+    most_attempts: int
+    keeps_dead: bool
+
+
+def log_failure(failed: Failed, settlement: Settlement, is_in_force: bool) -> None:
+    """Log one failed delivery after its settlement was sent; `is_in_force`: the server has carried it out."""
+    entry_id, name, attempt = failed.id.decode(), failed.stream.decode("utf-8", "replace"), failed.attempt
+    match settlement:
+        case DeadLetter(reason=reason, error=error, failure=failure) if is_in_force:
+            end = "is now a dead letter" if failed.keeps_dead else "is dropped, as dead letters are discarded here"
             logger.error(
                 "%s of %r %s (%s, attempt %d): %s",
                 entry_id,
@@ -38,14 +44,14 @@ def log_failure(stream: bytes, result: Settled, attempt: int, settings: Settings
                 error or "no reason was given",
                 exc_info=failure,
             )
-        case Later(delay_s=delay_s, failure=failure) if _is_in_force(result):
+        case Later(delay_s=delay_s, failure=failure) if is_in_force:
             logger.log(
                 logging.INFO if failure is None or isinstance(failure, Retry) else logging.WARNING,
                 "%s of %r failed (attempt %d of %d), again in %.1f s: %s",
                 entry_id,
                 name,
                 attempt,
-                settings.max_retries + 1,
+                failed.most_attempts,
                 delay_s,
                 describe(failure),
             )
@@ -60,8 +66,3 @@ def describe(failure: BaseException | None) -> str:
     if failure is None:
         return "a retry was asked for"
     return " ".join("".join(traceback.format_exception_only(failure)).split())
-
-
-def _is_in_force(result: Settled) -> bool:
-    """Whether the server carried the settlement out (0: an earlier try of ours may have done it)."""
-    return result.code in (0, 1)
