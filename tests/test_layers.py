@@ -74,6 +74,7 @@ LAYERS = {
     "errors": layer(),
     "clock": layer(),
     "version": layer(),
+    "printable": layer(),
     "engine": layer("errors", third_party="xxhash", forbidden=WORLD),
     "persistence": layer("errors clock engine", third_party="hiredis"),
     "server": layer("errors clock engine persistence", third_party="redis hiredis uvloop lupa"),
@@ -153,7 +154,7 @@ def allowed(row: str, rule: Layer, what: str) -> bool:
     if top != PACKAGE:
         return top in rule.third_party or (top in sys.stdlib_module_names and top not in rule.forbidden)
     own = row.split(".")[0]
-    return any(below == ours or below.startswith(ours + ".") for ours in (*rule.ours, own, "version"))
+    return any(below == ours or below.startswith(ours + ".") for ours in (*rule.ours, own, "version", "printable"))
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

@@ -68,5 +68,5 @@ def test_a_damaged_log_is_found_and_cut_behind_its_last_whole_command(
 
 def test_a_file_that_is_not_there_is_no_damage(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "check", "/no/such.aof")
-    assert code == 1
-    assert err == "millstream: there is no file /no/such.aof\n"
+    assert code == 2
+    assert err == "millstream: there is no file '/no/such.aof'\n"

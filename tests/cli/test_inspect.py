@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,14 @@ def test_publish_then_look(url: str, capsys: pytest.CaptureFixture[str], tmp_pat
 def test_publishing_from_a_pipe_names_the_line_that_is_no_json(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", StringIO('{"n": 1}\nnot json\n'))
-    code, _, err = run(capsys, "publish", "orders", "-")
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b'{"n": 1}\nnot json\n{"n": 3}\n')))
+    code, out, err = run(capsys, "publish", "orders", "-")
     assert code == 2
-    assert "line 2 is no JSON" in err
+    assert "line 2 is not JSON" in err
+    assert "1 entry was appended, up to line 1; later lines were not" in err
+    with Stream[Any]("orders", url) as orders:
+        (entry,) = orders.backend.execute("XRANGE", "orders", "-", "+")
+    assert out.split() == [entry[0].decode()], "what was appended is printed"
 
 
 def test_groups_pending_and_audit(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +139,8 @@ def test_the_doctor_names_what_is_stuck_and_what_to_type(url: str, capsys: pytes
         mail.publish_many([{}, {}])
         mail.backend.execute("XGROUP", "CREATE", "mail", "senders", "0", key=b"mail")
     code, out, err = run(capsys, "doctor")
-    assert (code, "1 problems" in err) == (1, True)
-    assert "group senders of mail: 2 entries wait, 0 are released, and nobody reads" in out
+    assert (code, "1 problem" in err) == (1, True)
+    assert "group senders of mail: undelivered: 2, released: 0, and no consumer reads" in out
 
 
 def test_top_shows_rates_and_counts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,5 +167,5 @@ def test_a_server_that_is_not_there_is_named_with_what_to_do(
 
 def test_an_unknown_stream_or_group_is_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     bury(url, 1)
-    assert "there is no stream 'ordres'; there are orders" in run(capsys, "pending", "ordres")[2]
-    assert "has no group 'workers'; it has billing" in run(capsys, "pending", "orders")[2]
+    assert "there is no stream 'ordres'; the server has orders" in run(capsys, "pending", "ordres")[2]
+    assert "has no group 'workers'; it has billing" in run(capsys, "pending", "orders", "--group", "workers")[2]

@@ -41,9 +41,9 @@ def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("tail", "nope"), "there is no stream 'nope'; there are orders"),
+        (("tail", "nope"), "there is no stream 'nope'; the server has orders"),
         (("tail", "orders", "-n", "0"), "--count"),
-        (("tail", "orders", "--from", "monday"), "--from: 'monday' is no id of an entry"),
+        (("tail", "orders", "--from", "monday"), "--from: 'monday' is not an entry id"),
         (("pending", "orders", "--limit", "0"), "--limit"),
         (("pending", "orders", "--idle", "-1"), "--idle"),
         (("top", "--every", "0"), "--every"),
@@ -52,8 +52,8 @@ def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
         (("dead", "ls", "nope"), "there is no stream 'nope'"),
         (("dead", "redrive", "nope", "--yes"), "there is no stream 'nope'"),
         (("dead", "ls", "orders", "--reason", "late"), "'late' is none of retries, rejected"),
-        (("dead", "show", "orders", "first"), "'first' is no id"),
-        (("dead", "discard", "orders", "--id", "first"), "--id: 'first' is no id"),
+        (("dead", "show", "orders", "first"), "'first' is not an entry id"),
+        (("dead", "discard", "orders", "--id", "first"), "--id: 'first' is not an entry id"),
         (("bench", "--entries", "0"), "--entries"),
         (("streams", "--url", "http://localhost"), "is no place for streams"),
         (("audit",), "which stream?"),
@@ -99,7 +99,7 @@ def test_files_and_keys_are_overwritten_only_when_asked(
     client.xadd("orders", {"n": 2})
     assert "would be replaced" in run(capsys, "import", file, "--replace", "--dry-run")[1]
     code, _, err = run(capsys, "import", file, "--replace")
-    assert (code, "Overwrite 1 keys" in err, client.xlen("orders")) == (2, True, 2)
+    assert (code, "Overwrite 1 key on" in err, client.xlen("orders")) == (2, True, 2)
     assert run(capsys, "import", file, "--replace", "--yes")[0] == 0
     assert client.xlen("orders") == 1
 
@@ -113,7 +113,7 @@ def test_a_move_asks_before_it_overwrites(
     assert run(capsys, "migrate", target, source, "--json")[0] == 0
     client.set("k", "newer")
     code, _, err = run(capsys, "migrate", source, target, "--replace")
-    assert (code, "Overwrite 1 keys on the target (k)" in err, client.get("k")) == (2, True, b"newer")
+    assert (code, "Overwrite 1 key on the target (k)" in err, client.get("k")) == (2, True, b"newer")
     assert run(capsys, "migrate", source, target, "--replace", "--yes")[0] == 0
     assert client.get("k") == b"there"
 
@@ -154,5 +154,5 @@ def test_the_doctor_sees_what_endangers_streams(client: redis.Redis, capsys: pyt
 def test_top_shows_a_stream_without_a_group(client: redis.Redis, capsys: pytest.CaptureFixture[str]) -> None:
     client.xadd("orders", {"n": 1})
     _, out, _ = run(capsys, "top", "--rounds", "1")
-    assert out.splitlines()[-1].split()[:2] == ["orders", "-"]
+    assert out.splitlines()[-1].split("\t")[1:3] == ["orders", "-"]
     assert max(map(len, out.splitlines())) <= 80

@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
-from millstream.cli.main import app
+from millstream.cli.main import COMMANDS, load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
@@ -16,7 +14,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 def commands() -> dict[str, set[str]]:
     """All commands with their options."""
     found: dict[str, Any] = {}
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name in COMMANDS:
+        command = load(name)
         inner = getattr(command, "commands", None)
         found |= {name: command} if inner is None else {f"{name} {word}": each for word, each in inner.items()}
     return {name: {word for each in command.params for word in each.opts} for name, command in found.items()}

@@ -94,7 +94,7 @@ def test_the_directory_of_a_broker_is_exported(tmp_path: Path) -> None:
 
 def test_wrong_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.rdb").write_bytes(b"REDIS0011 and so on")
-    assert main(["import", str(tmp_path / "none.rdb")]) == 1
+    assert main(["import", str(tmp_path / "none.rdb")]) == 2
     assert main(["import", str(tmp_path / "bad.rdb")]) == 3
     assert main(["export", "x", "--for", "redis-1"]) == 2
     assert main(["export", "x", "--url", "redis://x", "--dir", "y"]) == 2
@@ -115,8 +115,10 @@ def test_a_dry_run_tells_and_changes_nothing(
     client = client_of(target)
     client.set("text", "mine")
     words = ["migrate", source, target, "--state", str(tmp_path / "state")]
-    assert main([*words, "--dry-run"]) == 0
-    assert "1 keys are on the target already and are in the way" in capsys.readouterr().out
+    assert main([*words, "--dry-run"]) == 1, "it ends as the real run would"
+    assert "differs: text: exists on the target (--replace overwrites it)" in capsys.readouterr().out
+    assert main([*words, "--replace", "--dry-run"]) == 0
+    assert "1 key on the target would be replaced" in capsys.readouterr().out
     assert client.dbsize() == 1
     assert main([*words, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["existing"] == ["text"]

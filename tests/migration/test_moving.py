@@ -105,7 +105,7 @@ def test_keys_on_the_target_are_left_alone_unless_they_may_be_replaced(ends: tup
     target.set("orders", "mine")
     report = move(*ends)
     assert report.existing == [b"orders"]
-    assert report.problems == ["orders: is on the target already (--replace overwrites it)"]
+    assert report.problems == ["orders: exists on the target (--replace overwrites it)"]
     assert target.get("orders") == b"mine"
     assert move(*ends, replace=True, by_entries=True).problems == []
 

@@ -69,7 +69,7 @@ def test_a_killed_move_goes_on(redis_server: RealServer, valkey_server: RealServ
     facts = json.loads(out)
     assert second.returncode == 0
     assert (facts["ok"], facts["keys"], facts["problems"]) == (True, 151, [])
-    assert facts["resumed_at"] == f"long behind {there}-0"
+    assert facts["resumed_at"] == f"long after {there}-0"
     assert reader.xlen("long") == LONG
     assert reader.xpending("long", "g")["pending"] == 3000
     assert not state.exists()

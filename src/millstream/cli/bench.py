@@ -1,37 +1,28 @@
-"""`millstream bench`: how fast a place is by what workers do there, one client, on a stream of its own that it removes.
+"""`millstream bench`: the speed of a server for a worker: one client, on a stream of its own that it removes.
 
-    round trip ──▶ publish one by one ──▶ publish by the hundred ──▶ read and settle ──▶ the account
+    round trip ──▶ publish one by one ──▶ publish in batches of 100 ──▶ read and settle ──▶ audit
 
-What it says holds for this place, this client and this moment; `make bench-server` in the repository compares servers.
+The figures hold for this server, this client and this moment; `make bench-server` in the repository compares servers.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from millstream.cli import common
+import typer
+
+from millstream.cli import common, output
 from millstream.cli.exits import Failure
 from millstream.client import Backend
 from millstream.delivery.keys import Keys
 from millstream.worker.stream import Stream
 
-HELP: Final = """Measure a place with one client: round trips, publishing, reading and settling, as a worker does them.
-
-\b
-  millstream bench
-  millstream bench --url redis+cluster://node1:6379 --entries 100000 --size 500 --json
-  millstream bench --url memory://
-
-Everything happens on a stream of its own, which is removed at the end. The account of that stream is checked: exit
-code 1 if an entry is missing.
-"""
 ROUND_TRIPS: Final = 500
 PAGE: Final = 100
 GROUP: Final = "bench"
@@ -39,7 +30,7 @@ GROUP: Final = "bench"
 
 @dataclass(frozen=True, slots=True)
 class BenchLine:
-    """One thing that was measured."""
+    """One measurement."""
 
     what: str
     count: int
@@ -48,16 +39,31 @@ class BenchLine:
     p99_ms: float
 
 
-def bench(entries: int, size: int, *, url: str | None, as_json: bool) -> None:
-    """Measure, tell, and clean up."""
+def bench(
+    entries: Annotated[
+        int, typer.Option("--entries", help="Number of entries in each part.", min=100, max=common.MOST)
+    ] = 20_000,
+    size: Annotated[int, typer.Option("--size", help="Bytes of each payload.", min=1, max=1 << 29)] = 100,
+    url: common.Url = None,
+    as_json: common.AsJson = False,
+) -> None:
+    """Benchmark a server with a worker's operations: round trips, publishing, reading and settling, by one client.
+
+    \b
+      millstream bench
+      millstream bench --url redis+cluster://node1:6379 --entries 100000 --size 500 --json
+      millstream bench --url memory://
+
+    Everything happens on a stream of its own, which is removed at the end. Exit code 1 if an entry is missing then.
+    """
     name = f"millstream:bench:{os.getpid()}:{time.time_ns():x}"
     with Stream[dict[str, str]](name, common.address(url), group=GROUP) as stream, _removed(stream.backend, name):
         lines = list(_measured(stream, entries, size))
         audit = stream.audit()
     if as_json:
-        print(json.dumps({"url": stream.backend.url, "size": size, "lines": [asdict(line) for line in lines]}))
+        output.say_json({"url": stream.backend.url, "size": size, "lines": [asdict(line) for line in lines]})
     else:
-        common.show(lines, ("what", "count", "per_second", "median_ms", "p99_ms"), as_json=False, empty="")
+        output.show(lines, ("what", "count", "per_second", "median_ms", "p99_ms"), as_json=False, empty="")
     if not audit.balanced or audit.done != audit.published:
         raise Failure(f"{audit.published} were published and {audit.done} are done")
 
@@ -66,13 +72,13 @@ def _measured(stream: Stream[dict[str, str]], entries: int, size: int) -> Iterat
     value = {"value": "x" * size}
     singles = max(1, entries // 20)
     yield _timed("round trips (PING)", ROUND_TRIPS, 1, lambda _: stream.backend.execute("PING", key=b""))
-    yield _timed("publish, one a call", singles, 1, lambda _: stream.publish(value))
+    yield _timed("publish, 1 a call", singles, 1, lambda _: stream.publish(value))
     yield _timed(f"publish, {PAGE} a call", entries, PAGE, lambda count: stream.publish_many([value] * count))
     yield _consumed(stream, singles + entries)
 
 
 def _timed(what: str, total: int, page: int, act: Callable[[int], Any]) -> BenchLine:
-    """Do something until it was done so often; how long each call took."""
+    """Repeat an action `total` times, `page` at a time. Returns its rate and the times of its calls."""
     took = []
     for at in range(0, total, page):
         begun = time.perf_counter()
@@ -82,7 +88,7 @@ def _timed(what: str, total: int, page: int, act: Callable[[int], Any]) -> Bench
 
 
 def _consumed(stream: Stream[dict[str, str]], total: int) -> BenchLine:
-    """Read as a member of a group and acknowledge each, read ahead by the page."""
+    """Read as a member of a group, a page ahead, and acknowledge each entry."""
     took, last = [], time.perf_counter()
     for done, message in enumerate(stream.consume(ahead=PAGE, wait=5), 1):
         message.ack()
@@ -105,7 +111,7 @@ def _ms(seconds: float) -> float:
 
 @contextmanager
 def _removed(backend: Backend, name: str) -> Iterator[None]:
-    """Leave nothing behind, whatever happens."""
+    """Remove the stream and all keys that belong to it, whatever happens."""
     keys = Keys(name.encode())
     try:
         yield

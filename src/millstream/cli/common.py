@@ -1,80 +1,84 @@
-"""Where the streams are that a command is about, and how its answers are shown: as a table, or as JSON for scripts."""
+"""What commands share: their options, the server that they talk to, and questions before something is lost."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import math
 import os
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from millstream.cli.exits import Exit, Failure
-from millstream.client import Backend, connect
+from millstream.printable import printable
+
+if TYPE_CHECKING:
+    from millstream.client import Backend
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
+MOST = 2**31 - 1
 
-Url = Annotated[str | None, typer.Option("--url", help=f"Where the streams are (MILLSTREAM_URL, or {DEFAULT_URL}).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
-Group = Annotated[str, typer.Option("--group", help="The group.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+def finite(value: float | None) -> float | None:
+    """Refuse nan and inf, which no comparison catches."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
+Url = Annotated[
+    str | None, typer.Option("--url", help=f"URL of the server. Default: MILLSTREAM_URL, else {DEFAULT_URL}.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="Consumer group. Default: the only group of the stream, else workers.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and change nothing.")]
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
 
 
 def address(url: str | None) -> str:
+    """Return the URL of the command line, of the environment, or the default."""
     return url or os.environ.get("MILLSTREAM_URL") or DEFAULT_URL
 
 
+def origin(url: str | None) -> str:
+    """Return where the URL comes from, for people who wonder why this server was asked."""
+    if url:
+        return "from --url"
+    return (
+        "from MILLSTREAM_URL" if os.environ.get("MILLSTREAM_URL") else "the default; --url or MILLSTREAM_URL changes it"
+    )
+
+
 def opened(url: str | None) -> Backend:
-    """The place that the command line, the environment or the default names."""
+    """Connect to the server that the command line, the environment or the default names."""
+    from millstream.client import connect
+
     return connect(address(url))
 
 
-def show(rows: Iterable[Any], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
-    """Dataclass rows as a table of these columns, or all of them as a JSON list."""
-    found = [dataclasses.asdict(row) for row in rows]
-    if as_json:
-        print(json.dumps(found, default=_plain))
-        return
-    if not found:
-        print(empty)
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        is_number = isinstance(found[0].get(column), int | float)
-        table.add_column(column.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
-    for row in found:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(soft_wrap=False).print(table)
+def key_of(name: str) -> bytes:
+    """Return a name of the command line as a key, byte by byte as it was typed."""
+    if not name:
+        raise Failure("the name of a stream cannot be empty", Exit.USAGE)
+    return name.encode("utf-8", "surrogateescape")
 
 
-def show_one(value: Any, *, as_json: bool) -> None:
-    """One answer: its fields below each other, or as a JSON object."""
-    fields = value if isinstance(value, dict) else dataclasses.asdict(value)
-    if as_json:
-        print(json.dumps(fields, default=_plain))
-        return
-    width = max(map(len, fields))
-    for name, content in fields.items():
-        print(f"{name.replace('_', ' '):<{width}}  {_cell(content)}")
+def require_file(name: str) -> Path:
+    """Return the path of a file that exists; the same error and exit code for every command."""
+    path = Path(name)
+    if not path.is_file():
+        raise Failure(f"there is no file {name!r}" if not path.exists() else f"{name!r} is not a file", Exit.USAGE)
+    return path
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be undone; without a terminal only --yes says yes."""
+    """Ask before something that cannot be undone; without a terminal only --yes confirms."""
     if yes:
         return
     if not os.isatty(0):
-        raise Failure(f"{question} Say --yes: there is nobody here to ask.", Exit.USAGE)
-    if not typer.confirm(question):
-        raise Failure("left as it is")
-
-
-def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
-def _plain(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        raise Failure(f"{question} Confirm with --yes: there is no terminal to ask on.", Exit.USAGE)
+    if not typer.confirm(printable(question)):
+        raise Failure("cancelled; nothing was changed")

@@ -1,21 +1,24 @@
-"""`millstream doctor`: what is wrong with a place and its streams, and what to type next. Changes nothing."""
+"""`millstream doctor`: problems of a server and its streams, with the command that helps. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from millstream.cli import common
+from millstream.cli import common, output
+from millstream.cli import inspect as inspecting
 from millstream.cli.exits import Failure
+from millstream.cli.output import plural
 from millstream.client import Backend
 from millstream.delivery import inspect
 from millstream.delivery.inspect import GroupState, StreamState
 from millstream.delivery.keys import Keys, can_share_slot
 from millstream.delivery.steps import Steps
 from millstream.errors import BackendError, ConfigError
+from millstream.printable import printable
 from millstream.worker.audit import audit_of
 
-SILENT_S = 300  # a consumer with work in hand and no sign of life for so long is not coming back by itself
+SILENT_S = 300  # a consumer that holds entries and was silent for longer does not come back by itself
 MANY_DEAD = 1
 LONG_STREAM = 1_000_000
 FULL = 0.9  # of maxmemory
@@ -23,26 +26,29 @@ FULL = 0.9  # of maxmemory
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a person should know."""
+    """Something that an operator should know."""
 
     level: str  # ok, warning, problem
     about: str
     text: str
-    next: str = ""  # what to type
+    next: str = ""  # the command to type
 
 
-def doctor(pattern: str, *, url: str | None, as_json: bool) -> None:
-    """Look at everything; exit code 1 if there is a problem."""
+def doctor(pattern: inspecting.Pattern = "*", url: common.Url = None, as_json: common.AsJson = False) -> None:
+    """Find problems of a server and its streams, and print for each the command that helps. Changes nothing.
+
+    Exit codes: 0 no problem (warnings do not count), 1 at least one problem, 2 wrong use.
+    """
     findings = list(_examine(pattern, url))
     if as_json:
-        common.show(findings, (), as_json=True, empty="")
-    else:
-        for finding in findings:
-            print(f"{finding.level:<8} {finding.about}: {finding.text}")
-            if finding.next:
-                print(f"{'':<8} → {finding.next}")
-    if any(finding.level == "problem" for finding in findings):
-        raise Failure(f"{sum(finding.level == 'problem' for finding in findings)} problems")
+        output.show(findings, (), as_json=True, empty="")
+    for finding in () if as_json else findings:
+        output.say(f"{finding.level:<8} {printable(finding.about)}: {printable(finding.text)}")
+        if finding.next:
+            output.say(f"{'':<8} → {printable(finding.next)}")
+    problems = sum(finding.level == "problem" for finding in findings)
+    if problems:
+        raise Failure(output.plural(problems, "problem"))
 
 
 def _examine(pattern: str, url: str | None) -> Iterator[Finding]:
@@ -60,7 +66,7 @@ def _examine(pattern: str, url: str | None) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "streams",
-                f"none like {pattern!r}",
+                f"no stream matches {pattern!r}",
                 f"millstream publish orders '{{\"number\": 7}}' --url {address}",
             )
         for name in names:
@@ -72,11 +78,11 @@ def _examine(pattern: str, url: str | None) -> Iterator[Finding]:
 def _server(backend: Backend) -> Iterator[Finding]:
     missing = {"nack", "claim_read", "ackdel"} - set(backend.capabilities.names())
     if missing:
-        yield Finding("ok", "server", "no XNACK, CLAIM or XACKDEL here: scripts do the same (docs/guarantees.md)")
+        yield Finding("ok", "server", "it has no XNACK, CLAIM or XACKDEL: scripts do the same (docs/guarantees.md)")
     try:
         nodes = [_facts(text) for text in backend.each_node("INFO", "everything")]
     except (BackendError, ConfigError):
-        return  # services hide it
+        return  # hosted services may forbid INFO
     for number, facts in enumerate(nodes, 1):
         about = "server" if len(nodes) == 1 else f"shard {number}"
         yield from _memory(about, facts)
@@ -84,7 +90,7 @@ def _server(backend: Backend) -> Iterator[Finding]:
 
 
 def _facts(text: object) -> dict[str, str]:
-    """What INFO says. redis-py takes it apart where it speaks to a node of a cluster itself."""
+    """Parse INFO. For a node of a cluster redis-py has parsed it already."""
     if isinstance(text, dict):
         return {str(name): str(value) for name, value in text.items()}
     lines = text.decode("utf-8", "replace").splitlines() if isinstance(text, bytes) else []
@@ -106,18 +112,18 @@ def _memory(about: str, facts: dict[str, str]) -> Iterator[Finding]:
             "problem",
             about,
             f"{used * 100 // limit} % of maxmemory is used: publishing and dead-lettering are refused when it is full",
-            "millstream streams    # which one is long?",
+            "millstream streams    # find the long one",
         )
 
 
 def _keeping(about: str, facts: dict[str, str]) -> Iterator[Finding]:
-    """Whether what is acknowledged survives a restart."""
+    """Check that acknowledged writes survive a restart."""
     if facts.get("aof_enabled") == "0":
         yield Finding(
             "warning",
             about,
-            "appendonly is off: a crash takes what came after the last snapshot",
-            "CONFIG SET appendonly yes    # with appendfsync always no second is lost",
+            "appendonly is off: a crash loses everything after the last snapshot",
+            "CONFIG SET appendonly yes    # with appendfsync always a crash loses nothing",
         )
     for name, what in (
         ("aof_last_write_status", "the log cannot be written"),
@@ -127,7 +133,7 @@ def _keeping(about: str, facts: dict[str, str]) -> Iterator[Finding]:
             yield Finding(
                 "problem",
                 about,
-                f"{what} ({name}:{facts[name]}): look at its disk and at its log",
+                f"{what} ({name}:{facts[name]}): check the disk and the server log",
                 "redis-cli INFO persistence",
             )
 
@@ -135,34 +141,38 @@ def _keeping(about: str, facts: dict[str, str]) -> Iterator[Finding]:
 def _stream(backend: Backend, state: StreamState) -> Iterator[Finding]:
     groups = inspect.group_states(backend, state.name)
     found = [*_alone(state, groups), *(finding for group in groups for finding in _group(backend, group))]
-    nothing = Finding("ok", f"stream {state.name}", f"{state.length} entries, {len(groups)} groups, nothing stuck")
+    nothing = Finding(
+        "ok", f"stream {state.name}", f"{_entries(state.length)}, {plural(len(groups), 'group')}, nothing stuck"
+    )
     yield from found or [nothing]
 
 
 def _alone(state: StreamState, groups: Sequence[GroupState]) -> Iterator[Finding]:
-    """What a stream shows by itself."""
+    """Findings about a stream apart from its groups."""
     about = f"stream {state.name}"
     if not can_share_slot(state.name.encode("utf-8", "surrogateescape")):
-        yield Finding("warning", about, "its braces form no hash tag: it cannot be moved to a cluster as it is")
+        yield Finding(
+            "warning", about, "the braces of its name form no hash tag: it cannot be moved to a cluster under this name"
+        )
     if state.dead >= MANY_DEAD:
         yield Finding(
             "warning",
             about,
-            f"{state.dead} dead letters",
-            f"millstream dead ls {state.name}    # when the cause is gone: millstream dead redrive {state.name}",
+            plural(state.dead, "dead letter"),
+            f"millstream dead ls {state.name}    # after the cause is fixed: millstream dead redrive {state.name}",
         )
     if not groups and state.length:
         yield Finding(
             "warning",
             about,
-            f"{state.length} entries and no group: nobody works on them",
+            f"{_entries(state.length)} and no group: no worker reads them",
             "millstream worker app:stream",
         )
     if state.length > LONG_STREAM:
         yield Finding(
             "warning",
             about,
-            f"{state.length} entries: a group that is not read, or retain=all, keeps them",
+            f"{state.length} entries: a group without workers, or retain=all, keeps them",
             f"millstream groups {state.name}",
         )
 
@@ -178,8 +188,8 @@ def _group(backend: Backend, group: GroupState) -> Iterator[Finding]:
         yield Finding(
             "problem",
             about,
-            f"{held} entries with {len(silent)} consumers that gave no sign for "
-            f"{SILENT_S} s, the longest {max(each.idle_ms for each in silent) // 1000} s",
+            f"{_entries(held)} with {plural(len(silent), 'consumer')} silent for more than {SILENT_S} s, "
+            f"the longest for {max(each.idle_ms for each in silent) // 1000} s",
             "millstream worker app:stream    # a worker takes them over; " + command,
         )
     yield from _account(backend, group)
@@ -187,13 +197,13 @@ def _group(backend: Backend, group: GroupState) -> Iterator[Finding]:
         yield Finding(
             "problem",
             about,
-            f"{group.lag or 0} entries wait, {group.released} are released, and nobody reads",
+            f"undelivered: {group.lag or 0}, released: {group.released}, and no consumer reads",
             "millstream worker app:stream",
         )
 
 
 def _account(backend: Backend, group: GroupState) -> Iterator[Finding]:
-    """Whether everything that was published is somewhere; of groups that settle through us, which leaves counters."""
+    """Check that the account balances, for groups that settle through our workers, which leaves counters."""
     keys = Keys(group.stream.encode("utf-8", "surrogateescape"))
     steps = Steps(keys, group.name.encode("utf-8", "surrogateescape"), backend.capabilities)
     found = audit_of(backend.run(steps.audit()), group.name)
@@ -202,7 +212,10 @@ def _account(backend: Backend, group: GroupState) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"group {group.name} of {group.stream}",
-            f"{found.published} published and {found.accounted} accounted for: somebody settles by XACK, or "
-            "removes entries by XDEL",
+            f"{found.published} published and {found.accounted} accounted for: a client calls XACK or XDEL itself",
             f"millstream audit {group.stream} --group {group.name}",
         )
+
+
+def _entries(count: int) -> str:
+    return plural(count, "entry", "entries")

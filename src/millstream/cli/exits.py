@@ -1,4 +1,4 @@
-"""How a command ends, for scripts: the exit codes, and the errors that people are shown as one line."""
+"""How a command ends: the exit codes, and the error that is shown as one line."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes; click, which reads the command line, ends with 2 on wrong use, too."""
+    """Exit codes, the same for every command."""
 
     OK = 0
-    FAILED = 1  # it was tried and did not work
-    USAGE = 2  # wrong options, a setting that cannot be used: nothing was tried
+    FAILED = 1  # it was tried and failed
+    USAGE = 2  # wrong options, a missing file, a setting that cannot be used: nothing was tried
     DAMAGED = 3  # a file is damaged
+    INTERRUPTED = 130  # Ctrl-C, as shells count it
 
 
 class Failure(Exception):
-    """A command cannot go on: what people are told, and the exit code."""
+    """A command cannot go on: the message for the user, and the exit code."""
 
     def __init__(self, text: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""`millstream pipeline run · init`, and the audit of many streams as a Spark job."""
+"""`millstream pipeline run` and `init`, and the audit of many streams as a Spark job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,52 +15,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millstream.cli import common
+from millstream.cli import common, output
 from millstream.cli.exits import Exit, Failure
+from millstream.cli.worker import set_up_log
 from millstream.delivery.deadletters import seconds_of
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
     from millstream.spark.pipeline.definition import Pipeline
 
-app = typer.Typer(help="Pipelines in Spark: run one, or begin one.", no_args_is_help=True)
-
-HELP_RUN = """Run a pipeline: MODULE:NAME names one in a Python module that is found from here; a .toml file is one.
-
-\b
-  millstream pipeline run app:pipe                     until Ctrl-C or SIGTERM
-  millstream pipeline run orders.toml --once           what is there now, then end
-  millstream pipeline run app:pipe --from 2h --to now  history again, written beside what is there, each row once
-
---url, or else MILLSTREAM_URL, replaces the address that the program gave. --master: where Spark runs (here: local[*]).
-
-Exit codes: 0 done or stopped on request, 1 the query failed, 2 wrong use.
-"""
+app = typer.Typer(
+    help="Run a Spark pipeline, or create one.",
+    short_help="Run a Spark pipeline, or create one.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 
-@app.command("run", help=HELP_RUN, short_help="Run a pipeline.")
-def run_command(
-    target: Annotated[str, typer.Argument(metavar="MODULE:NAME | FILE.toml")],
-    once: Annotated[bool, typer.Option("--once", help="Do what is there now, then end.")] = False,
-    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
-    start: Annotated[str | None, typer.Option("--from", help="Back-fill: since so long ago (2h), or ms.")] = None,
-    end: Annotated[str, typer.Option("--to", help="Back-fill: up to so long ago, ms, or now.")] = "now",
+@app.command("run")
+def run(
+    target: Annotated[str, typer.Argument(metavar="MODULE:NAME | FILE.toml", help="The pipeline.")],
+    once: Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")] = False,
+    master: Annotated[
+        str | None, typer.Option("--master", help="Spark master. Default: of spark-submit, else local.")
+    ] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Back-fill from a time: 2h ago, or ms.")] = None,
+    end: Annotated[str, typer.Option("--to", help="Back-fill up to a time: 1h ago, ms, or now.")] = "now",
     url: common.Url = None,
     as_json: common.AsJson = False,
 ) -> None:
-    run(target, once=once, url=url, master=master, start=start, end=end, as_json=as_json)
+    """Run a pipeline. MODULE:NAME names one in a module that Python finds from this directory; a .toml file is one.
 
+    \b
+      millstream pipeline run app:pipe                     until Ctrl-C or SIGTERM
+      millstream pipeline run orders.toml --once           what is there now, then end
+      millstream pipeline run app:pipe --from 2h --to now  history again, beside the live rows, each row once
 
-@app.command("init", help="Make a small pipeline with its test in a new directory.")
-def init_command(name: Annotated[str, typer.Argument(help="The directory to make.")]) -> None:
-    init(Path(name))
+    --url, else MILLSTREAM_URL, replaces the URL that the program gave.
 
-
-def run(
-    target: str, *, once: bool, url: str | None, master: str | None, start: str | None, end: str, as_json: bool
-) -> None:
-    """Run a pipeline, or with `start` back-fill."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    Exit codes: 0 done or stopped on request, 1 the query failed, 2 wrong use.
+    """
+    set_up_log(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     require_spark()
     history = span(start, end, once=once)
@@ -72,7 +69,7 @@ def run(
             pipeline.run(once=once, url=address, master=master)
         else:
             done = pipeline.backfill(*history, url=address, master=master)
-            common.show_one(asdict(done), as_json=as_json)
+            output.show_one(asdict(done), as_json=as_json)
     except PySparkException as error:
         raise Failure(reason_of(str(error))) from error
 
@@ -83,10 +80,10 @@ def require_spark() -> None:
 
 
 def span(start: str | None, end: str, *, once: bool) -> tuple[str | int, str | int] | None:
-    """The history to fill in; None: run on. Whatever cannot be meant is told before Spark starts."""
+    """Return the times of a back-fill, None for a live run. Wrong times are refused before Spark starts."""
     if start is None:
         if end != "now":
-            raise Failure("--to: is for a back-fill, say --from too", Exit.USAGE)
+            raise Failure("--to: is for a back-fill; give --from too", Exit.USAGE)
         return None
     if once:
         raise Failure("--from and --once: a back-fill ends by itself, leave --once out", Exit.USAGE)
@@ -94,7 +91,7 @@ def span(start: str | None, end: str, *, once: bool) -> tuple[str | int, str | i
 
 
 def moment(text: str, option: str) -> str | int:
-    """Milliseconds, `now`, or so long ago."""
+    """Read a time: milliseconds since 1970, `now`, or a duration ago."""
     if text.isdecimal():
         return int(text)
     if text != "now":
@@ -106,13 +103,13 @@ def moment(text: str, option: str) -> str | int:
 
 
 def reason_of(text: str) -> str:
-    """The first lines of Spark's words, without the plans and traces behind them."""
+    """Return the first lines of an error of Spark, without plans and stack traces."""
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(lines[:4]) or "the query failed"
 
 
 def load(target: str) -> Pipeline:
-    """The pipeline that a command line names; a clear error for everything that can be wrong with it."""
+    """Return the pipeline that a target names; a ConfigError says what is wrong with the target."""
     from millstream.spark.pipeline.definition import Pipeline
 
     here = os.getcwd()
@@ -127,7 +124,7 @@ def load(target: str) -> Pipeline:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # found, but something that it imports is not
+            raise  # the module was found, but not something that it imports
         raise ConfigError(f"there is no module {module_name!r} to import from {here}") from error
     found = getattr(module, name, None)
     if not isinstance(found, Pipeline):
@@ -137,36 +134,51 @@ def load(target: str) -> Pipeline:
 
 
 def _let_import_from(directory: str) -> None:
-    """Let this process import from a directory, and those that Spark starts for steps."""
+    """Let this process, and those that Spark starts for steps, import from a directory."""
     if directory not in sys.path:
         sys.path.insert(0, directory)
     paths = [directory, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
-# Beginning one
+# Creating one
 
 
-def init(directory: Path) -> None:
-    """Write a small project."""
-    if directory.exists() and any(directory.iterdir()):
-        raise Failure(f"{directory} exists and is not empty: name another one", Exit.USAGE)
+@app.command("init")
+def init(name: Annotated[str, typer.Argument(metavar="NAME", help="Directory to create.")]) -> None:
+    """Create a directory with a small pipeline and its test."""
+    directory = Path(name)
     if not directory.name.replace("-", "").replace("_", "").isalnum():
-        raise Failure(f"{directory.name!r} is no good name: use letters, digits, - and _", Exit.USAGE)
-    directory.mkdir(parents=True, exist_ok=True)
-    templates = Path(__file__).parent / "scaffold"
-    for template in sorted(templates.iterdir()):
-        text = template.read_text().replace("PIPELINE_NAME", directory.name)
-        (directory / template.name.removesuffix(".txt")).write_text(text)
-    steps = (f"cd {directory}", "python -m pytest", "millstream pipeline run pipeline:pipe --once")
-    print("\n  ".join([f"made {directory}; next:", *steps]))
+        raise Failure(f"{name!r} is not a usable name: use letters, digits, - and _", Exit.USAGE)
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise Failure(f"{name!r} exists and is not an empty directory: choose another name", Exit.USAGE)
+        directory.mkdir(parents=True, exist_ok=True)
+        for template in sorted((Path(__file__).parent / "scaffold").iterdir()):
+            text = template.read_text().replace("PIPELINE_NAME", directory.name)
+            (directory / template.name.removesuffix(".txt")).write_text(text)
+    except OSError as error:
+        raise Failure(f"{name!r} cannot be created: {error.strerror}") from error
+    output.say("\n  ".join([f"created {name}; next:", *next_steps(name)]))
+
+
+def next_steps(name: str) -> list[str]:
+    """Return commands that work on this machine: with what is installed, and with the server that is configured."""
+    steps = [f"cd {shlex.quote(name)}"]
+    if importlib.util.find_spec("pyspark") is None:
+        steps.append(f'{shlex.quote(sys.executable)} -m pip install "millstream[spark]"')
+    steps.append(f"{shlex.quote(sys.executable)} test_pipeline.py    # the steps, without a server; pytest runs it too")
+    if not os.environ.get("MILLSTREAM_URL"):
+        steps.append(f"millstream serve &    # on {common.DEFAULT_URL}, or set MILLSTREAM_URL")
+    steps.append("""millstream publish orders '{"order": 1, "country": "DE", "quantity": 3, "price": 400.0}'""")
+    return [*steps, "millstream pipeline run pipeline:pipe --once"]
 
 
 # Auditing many
 
 
 def audit(pattern: str, *, url: str | None, group: str | None, master: str | None, as_json: bool) -> None:
-    """Every group of every stream that matches, as a Spark job; exit code 1 if one does not add up."""
+    """Audit every group of every matching stream in a Spark job; exit code 1 if one does not balance."""
     require_spark()
     from millstream.delivery import inspect
     from millstream.spark import session
@@ -185,15 +197,15 @@ def audit(pattern: str, *, url: str | None, group: str | None, master: str | Non
     finally:
         spark.stop()
     columns = ("stream", "group", "published", "done", "pending", "undelivered", "delayed", "dead", "balanced")
-    common.show(rows, columns, as_json=as_json, empty=f"no groups of streams like {pattern!r}")
+    output.show(rows, columns, as_json=as_json, empty=f"no stream that matches {pattern!r} has a group")
     wrong = [f"{row.stream}/{row.group}" for row in rows if row.balanced is False]
     if wrong:
-        raise Failure(f"it does not add up: {', '.join(wrong)}")
+        raise Failure(f"the account does not balance: {', '.join(wrong)}")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamAccount:
-    """Where everything is that was published, as one group sees it."""
+    """The account of one group of a stream."""
 
     stream: str
     group: str
@@ -210,7 +222,7 @@ class StreamAccount:
 
 
 def audited(spark: Any, url: str, pairs: list[tuple[str, str]]) -> list[StreamAccount]:
-    """The accounts of groups of streams, read by the executors."""
+    """Read the accounts of groups on the executors."""
     if not pairs:
         return []
     context = spark.sparkContext

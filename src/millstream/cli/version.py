@@ -1,22 +1,19 @@
-"""`millstream version`, and `--version`."""
+"""`millstream version`."""
 
 from __future__ import annotations
 
-import json
 import platform
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 
-import typer
-
-import millstream
-from millstream.version import REDIS_VERSION
+from millstream.cli import common, output
+from millstream.version import REDIS_VERSION, VERSION
 
 
 def facts() -> dict[str, str | None]:
-    """What this installation consists of; None: not installed."""
+    """Return the versions of this installation; None: not installed."""
     return {
-        "millstream": millstream.__version__,
+        "millstream": VERSION,
         "redis_version": REDIS_VERSION.decode(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "uvloop": _installed("uvloop"),
@@ -25,23 +22,15 @@ def facts() -> dict[str, str | None]:
     }
 
 
-def version(*, as_json: bool) -> None:
-    """Print the facts."""
+def version(as_json: common.AsJson = False) -> None:
+    """Show the versions of Millstream, of the Redis that it follows, and of Python."""
     found = facts()
     if as_json:
-        print(json.dumps(found))
+        output.say_json(found)
         return
-    print(f"millstream {found['millstream']} (speaks as Redis {found['redis_version']})")
-    print(f"{found['python']} on {found['platform']}")
-    print(f"uvloop {found['uvloop'] or 'not installed'}, lupa {found['lupa'] or 'not installed'}")
-
-
-def asked(is_asked: bool) -> None:
-    """`millstream --version`: the first line, and the end."""
-    if is_asked:
-        found = facts()
-        print(f"millstream {found['millstream']} (speaks as Redis {found['redis_version']})")
-        raise typer.Exit
+    output.say(f"millstream {found['millstream']} (speaks as Redis {found['redis_version']})")
+    output.say(f"{found['python']} on {found['platform']}")
+    output.say(f"uvloop {found['uvloop'] or 'not installed'}, lupa {found['lupa'] or 'not installed'}")
 
 
 def _installed(name: str) -> str | None:

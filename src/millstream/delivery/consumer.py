@@ -31,9 +31,10 @@ from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, DeadLetter, Discard, Later, Reason, Release, Settlement
 from millstream.delivery.steps import Settle, Steps
 from millstream.errors import BackendError, ServerReplied, Unavailable
+from millstream.printable import safe_logger
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 
 SCAN_EVERY_MS = 500  # on servers without CLAIM: how soon something released or due is found by a consumer that waits
 PEEK_EVERY_MS = 100  # there too, while others have entries: how soon their retries are heard of

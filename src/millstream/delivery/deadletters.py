@@ -216,7 +216,7 @@ class DeadLetters:
         sorted_: dict[bytes, Rows[bytes]] = {}
         for letter in page:
             to_group = letter.group if group is None else group
-            sorted_.setdefault(to_group.encode(), []).append(letter.id.encode())
+            sorted_.setdefault(to_group.encode("utf-8", "surrogateescape"), []).append(letter.id.encode())
         return sorted_
 
     def _page(self, start: bytes) -> Rows[Letter]:
@@ -234,7 +234,7 @@ class DeadLetters:
 
         def number(name: bytes) -> int:
             value = known.get(self.prefix + name, b"0")
-            return int(value) if value.isdigit() else 0
+            return int(value) if _is_number(value) else 0
 
         return Letter(
             row[0].decode(),
@@ -246,14 +246,14 @@ class DeadLetters:
             number(b"attempts") or number(b"retry_count") + 1,
             number(b"retry_count"),
             text(b"consumer"),
-            text(b"group"),
+            known.get(self.prefix + b"group", b"").decode("utf-8", "surrogateescape"),  # a redrive names it again
             number(b"dead_at") or int(row[0].split(b"-")[0]),
             number(b"redriven"),
         )
 
     def _split(self, flat: Rows[bytes]) -> tuple[dict[bytes, bytes], Rows[bytes]]:
         """Our fields by name, and the entry's own in order. Another library's letter has only two of ours."""
-        if len(flat) >= 2 and flat[-2] == self.prefix + b"meta" and flat[-1].isdigit():
+        if len(flat) >= 2 and flat[-2] == self.prefix + b"meta" and _is_number(flat[-1]):
             cut = len(flat) - 2 * int(flat[-1])
             if cut >= 0:
                 return dict(pairs(flat[cut:])), flat[:cut]
@@ -261,3 +261,8 @@ class DeadLetters:
         known = {name: value for name, value in pairs(flat) if name[len(self.prefix) :] in theirs}
         own = [word for name, value in pairs(flat) if name not in known for word in (name, value)]
         return known, own
+
+
+def _is_number(value: bytes) -> bool:
+    """Whether a field holds a number of 64 bits; other libraries may write anything there."""
+    return value.isdigit() and len(value) < 20

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from millstream.delivery.settlement import DeadLetter, Later, Settlement
 from millstream.delivery.signals import Retry
+from millstream.printable import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 
 
 class Failed(NamedTuple):

@@ -108,10 +108,10 @@ def group_states(backend: Looks, name: str) -> list[GroupState]:
     for row in _rows(backend, keys.stream, "XINFO", "GROUPS", keys.stream):
         group = row["name"]
         held = consumer_states(backend, name, _text(group))
-        somebodys = sum(each.pending for each in held if each.name.encode() != RELEASED)
-        waiting = sum(each.pending for each in held if each.name.encode() == DELAYED)
+        somebodys = sum(each.pending for each in held if _bytes(each.name) != RELEASED)
+        waiting = sum(each.pending for each in held if _bytes(each.name) == DELAYED)
         lag = row.get("lag")
-        people = [each for each in held if each.name.encode() not in (RELEASED, DELAYED)]
+        people = [each for each in held if _bytes(each.name) not in (RELEASED, DELAYED)]
         states.append(
             GroupState(
                 name,

@@ -24,8 +24,9 @@ from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Discard, Reason
 from millstream.delivery.steps import Steps
 from millstream.errors import BackendError
+from millstream.printable import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 
 MOST_PAGES: Final = 100_000  # a list that grows as fast as it is walked must not keep a scan going for ever
 # A consumer writes its lock a moment after it was given the entry. A late event about the lock of the one before must

@@ -22,6 +22,7 @@ import redis
 from millstream.migration.place import Endpoint, Words
 from millstream.migration.streams import Hidden, Info, Pending, SourceGroup, read_groups
 from millstream.persistence.rdb import RELEASED_TO
+from millstream.printable import printable
 
 _PAGE_BYTES: Final = 1 << 20  # what a page of entries should come to
 _FIRST_PAGE: Final = 100
@@ -219,8 +220,8 @@ def _make_idempotent(target: Endpoint, key: bytes, info: Info, hidden: Hidden | 
 
 
 def name_of(key: bytes) -> str:
-    """A key as people are shown it."""
-    return key.decode("utf-8", "backslashreplace")
+    """Return a key as text that is safe to print."""
+    return printable(key)
 
 
 def _group(key: bytes, group: bytes) -> str:

@@ -78,6 +78,11 @@ class Report:
         return not self.problems
 
 
+def in_the_way(key: bytes) -> str:
+    """Return the problem of a key that exists on the target and may not be replaced."""
+    return f"{name_of(key)}: exists on the target (--replace overwrites it)"
+
+
 class Move:
     """One move; `run` it, or only `look`."""
 
@@ -106,7 +111,7 @@ class Move:
         if notes.current is not None:
             # what the target has counts: it may be further than the note, or have lost some
             there = last_id(self._target, notes.current)
-            report.resumed_at = f"{name_of(notes.current)} behind {name_of(there or b'0-0')}"
+            report.resumed_at = f"{name_of(notes.current)} after {name_of(there or b'0-0')}"
         report.found = self._look()
         self._copy_all(report.found)
         self._catch_up(report.found)
@@ -175,7 +180,7 @@ class Move:
             taken = {key for key, answer in zip(strangers, answers, strict=True) if answer}
             for key in taken:
                 self.report.existing.append(key)
-                self.report.problems.append(f"{name_of(key)}: is on the target already (--replace overwrites it)")
+                self.report.problems.append(in_the_way(key))
             batch = [key for key in batch if key not in taken]
         self._notes.begin(batch)
         return batch

@@ -6,6 +6,7 @@ tells one server from another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 from urllib.parse import urlsplit, urlunsplit
@@ -138,6 +139,22 @@ class Endpoint:
             self._known[command] = bool(reply and reply[0])
         return self._known[command]
 
+    def is_same(self, other: Endpoint) -> bool:
+        """Whether both lead to the same keys: a server in common and the same database."""
+        return self._database() == other._database() and bool(self._run_ids() & other._run_ids())
+
+    def _database(self) -> int:
+        return 0 if self._only is None else int(self._only.connection_pool.connection_kwargs.get("db") or 0)
+
+    def _run_ids(self) -> set[str]:
+        """The ids of the server processes; where INFO is forbidden, the name that was given."""
+        try:
+            texts = self.ask_nodes("INFO", "server")
+        except redis.ResponseError:
+            return {self.name}
+        found = {id_ for text in texts for id_ in re.findall(r"^run_id:(\S+)", _text(text), re.MULTILINE)}
+        return found or {self.name}
+
     def close(self) -> None:
         """Give connections back."""
         for client in self.nodes():
@@ -150,6 +167,10 @@ def _plain(pool: Any) -> redis.Redis:
     client = redis.Redis(connection_pool=pool)
     client.response_callbacks.clear()
     return client
+
+
+def _text(reply: object) -> str:
+    return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
 
 
 def _ask(client: Any, *words: Word) -> Any:

@@ -95,7 +95,7 @@ class Definition:
 
     @property
     def keys(self) -> Keys:
-        return keys_of(self.name.encode(), self.settings)
+        return keys_of(self.name.encode("utf-8", "surrogateescape"), self.settings)
 
     @cached_property
     def codec(self) -> Codec[Any]:
@@ -125,7 +125,9 @@ class Definition:
             self.keys.require_one_slot()
 
     def steps(self, capabilities: Capabilities) -> Steps:
-        return Steps(self.keys, self.group.encode(), capabilities, self.settings.field_prefix.encode())
+        return Steps(
+            self.keys, self.group.encode("utf-8", "surrogateescape"), capabilities, self.settings.field_prefix.encode()
+        )
 
     def publishing(self, capabilities: Capabilities) -> Publishing:
         return Publishing(self.keys, capabilities, self.settings.field_prefix.encode())
@@ -137,8 +139,8 @@ class Definition:
     def make_consumer(self, backend: Runs) -> Consumer:
         return Consumer(
             backend,
-            self.name.encode(),
-            self.group.encode(),
+            self.name.encode("utf-8", "surrogateescape"),
+            self.group.encode("utf-8", "surrogateescape"),
             self.settings.consumer_name().encode(),
             self.settings,
             self.watch_ms,
@@ -231,7 +233,7 @@ class Definition:
         if not is_cluster:
             return
         self.keys.require_one_slot()
-        if not shares_slot(stream.encode(), self.name.encode()):
+        if not shares_slot(stream.encode(), self.name.encode("utf-8", "surrogateescape")):
             tag = (find_tag(stream.encode()) or stream.encode()).decode()
             raise ConfigError(
                 f"{self.name!r} is not in the slot of {stream!r}, and one step cannot touch two slots of a cluster: "

@@ -1,4 +1,4 @@
-"""`millstream serve`: settings to a running server, and what is said at its start and its end."""
+"""`millstream serve`: from settings to a running server, and its start banner."""
 
 from __future__ import annotations
 
@@ -10,46 +10,25 @@ import platform
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from rich.console import Console
-from rich.text import Text
+import typer
 
-import millstream
+from millstream.cli import output
 from millstream.cli.broker.directives import Directives, read_all, split_arguments
 from millstream.cli.exits import Exit, Failure
 from millstream.errors import ConfigError, CorruptFile
 from millstream.persistence.malloc import keep_large_apart
 from millstream.persistence.store import Opened, Store
+from millstream.printable import LineFormatter, printable
 from millstream.server.config.settings import Config
 from millstream.server.core.hub import Hub
 from millstream.server.net.listener import Endpoints, Listener, check_exposure
 from millstream.server.net.serve import Server
 from millstream.server.net.tls import server_context
-from millstream.version import REDIS_VERSION
+from millstream.version import REDIS_VERSION, VERSION
 
 logger = logging.getLogger(__name__)
-
-HELP: Final = """Serve streams to any Redis client.
-
-Settings have Redis' own names, in a file like redis.conf or as --NAME VALUE, which wins:
-
-\b
-  millstream serve
-  millstream serve /etc/millstream.conf --port 7000
-  millstream serve --bind 0.0.0.0 --requirepass SECRET --appendfsync always
-
-\b
-  --port N  --bind ADDRESS ...  --unixsocket PATH   where to listen (127.0.0.1, port 6379)
-  --tls-port N  --tls-cert-file F  --tls-key-file F  --tls-ca-cert-file F  --tls-auth-clients yes|no|optional
-  --dir PATH  --appendonly yes|no  --appendfsync always|everysec|no  --save "SECONDS CHANGES"
-  --requirepass SECRET  --maxclients N  --timeout SECONDS  --maxmemory BYTES  --logfile PATH
-  --enable-debug-command yes|no|local   and all others that CONFIG GET knows
-
-SIGTERM and SIGINT end it: no new clients, what was accepted is finished and kept.
-
-Exit codes: 0 ended as asked, 1 it could not start or go on, 2 a setting cannot be used, 3 its data is damaged.
-"""
 
 DEFAULTS: Final = {"bind": "127.0.0.1 -::1", "port": "6379", "dir": "./millstream-data", "appendonly": "yes"}
 _LEVELS: Final = {
@@ -68,8 +47,32 @@ _GC: Final = (20_000, 20, 50)  # entries are no cycles: look less often for thos
 _OWN_FILES: Final = 32  # descriptors that are not clients'
 
 
-def serve(arguments: list[str]) -> None:
-    """Serve until a signal comes; raises what keeps it from starting."""
+def serve(
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG-FILE] [--NAME VALUE ...]", help="Settings, as in redis.conf.")
+    ] = None,
+) -> None:
+    """Run the broker, a server for every Redis client, until SIGTERM or Ctrl-C.
+
+    Settings have Redis' own names, in a file like redis.conf or as --NAME VALUE, which wins:
+
+    \b
+      millstream serve
+      millstream serve /etc/millstream.conf --port 7000
+      millstream serve --bind 0.0.0.0 --requirepass SECRET --appendfsync always
+
+    \b
+      --port N  --bind ADDRESS ...  --unixsocket PATH   where to listen (127.0.0.1, port 6379)
+      --tls-port N  --tls-cert-file F  --tls-key-file F  --tls-ca-cert-file F  --tls-auth-clients yes|no|optional
+      --dir PATH  --appendonly yes|no  --appendfsync always|everysec|no  --save "SECONDS CHANGES"
+      --requirepass SECRET  --maxclients N  --timeout SECONDS  --maxmemory BYTES  --logfile PATH
+      --enable-debug-command yes|no|local   and all others that CONFIG GET knows
+
+    At the end no new clients are accepted; what was accepted before is finished and kept.
+
+    Exit codes: 0 stopped on request, 1 it could not start or go on, 2 a setting cannot be used, 3 its data is damaged.
+    """
+    arguments = settings or []
     directives = read_all(arguments, DEFAULTS)
     hub = _make_hub(directives)
     config = hub.config
@@ -126,7 +129,7 @@ def _set_up_log(config: Config) -> None:
         handler = logging.FileHandler(path) if path else logging.StreamHandler()
     except OSError as error:
         raise ConfigError(f"logfile {path}: {error.strerror}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config["loglevel"]])
@@ -144,16 +147,13 @@ def _make_room(config: Config) -> None:
             logger.warning("The system allows fewer clients than maxclients asks for: %d", soft - _OWN_FILES)
 
 
-# What is said at the start
+# The start banner
 
 
 def _greet(listener: Listener, directives: Directives, opened: Opened) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    title = f"Millstream {millstream.__version__}"
-    console.print(Text(title, style="bold"), Text(f"speaks as Redis {REDIS_VERSION.decode()}, {_engine_room()}"))
+    output.say(f"Millstream {VERSION} speaks as Redis {REDIS_VERSION.decode()}, {_engine_room()}")
     for label, value in _lines(listener, directives, opened):
-        console.print(Text(f"  {label:<10}", style="cyan"), Text(value))
-    console.file.flush()
+        output.say(f"  {label:<10} {printable(value)}")
 
 
 def _engine_room() -> str:
@@ -172,22 +172,24 @@ def _lines(listener: Listener, directives: Directives, opened: Opened) -> Iterat
     yield "access", _open_to(listener) if listener.hub.access.is_open else "by password"
     yield from (("connect", way) for way in _ways_in(listener))
     if directives.meaningless:
-        yield "ignored", "mean nothing here: " + ", ".join(dict.fromkeys(directives.meaningless))
+        yield "ignored", "settings without effect here: " + ", ".join(dict.fromkeys(directives.meaningless))
     yield "stop", "Ctrl-C or SIGTERM"
 
 
 def _kept(config: Config) -> str:
-    """Where data is, and how safe it is there."""
+    """Where data is kept, and how safely."""
     directory = Path(config["dir"].decode("utf-8", "surrogateescape")).resolve()
     if config.is_on("appendonly"):
         return f"{directory}, every change logged, {_SYNCS[config['appendfsync']]}"
     if config["save"]:
-        return f"{directory}, snapshots only: what came after the last one is lost in a crash"
-    return f"in memory only: nothing is kept but by SAVE, in {directory}"
+        return f"{directory}, snapshots only: a crash loses everything after the last one"
+    return f"in memory only: nothing is kept except by SAVE, in {directory}"
 
 
 def _open_to(listener: Listener) -> str:
-    return "no password, for everybody who can reach it" if _is_exposed(listener) else "no password, this machine only"
+    return (
+        "no password: open to everybody who can reach it" if _is_exposed(listener) else "no password, this machine only"
+    )
 
 
 def _is_exposed(listener: Listener) -> bool:
@@ -200,7 +202,7 @@ def _shown(address: tuple[str, int]) -> str:
 
 
 def _ways_in(listener: Listener) -> Iterator[str]:
-    """How to connect, for those who see this for the first time."""
+    """Ways to connect, for new users."""
     password = "" if listener.hub.access.is_open else ", password=…"
     if listener.tcp:
         port = listener.tcp[0][1]

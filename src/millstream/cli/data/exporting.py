@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+import typer
 from rich.console import Console
 
-from millstream.cli.common import address, confirm
+from millstream.cli import common, output
 from millstream.cli.data.migrate import reaching
 from millstream.cli.exits import Exit, Failure
 from millstream.clock import SystemClock
@@ -25,22 +25,8 @@ from millstream.persistence.aof.manifest import read_manifest
 from millstream.persistence.aof.replay import Replay
 from millstream.persistence.files import ByteSource, RealFiles, write_all
 from millstream.persistence.rdb import read_rdb, write_rdb
+from millstream.printable import printable
 from millstream.server.core.hub import Hub
-
-HELP: Final = """Write the keys of a server, or of the directory of a broker that does not run, into an RDB file.
-
-\b
-  millstream export backup.rdb
-  millstream export backup.rdb --url redis://localhost:7000 --for redis-7.2
-  millstream export backup.rdb --dir ./millstream-data --for valkey
-
-Without --url and --dir the server is that of MILLSTREAM_URL. A file that is there is overwritten only if you say yes.
---for names who is to load it. Before Redis 8.8, and in Valkey, there are no released entries: they become pending
-entries of a consumer named "released"; idempotency records are left out for those who know none.
-
-Exit codes: 0 all keys are in the file, 1 some are not (they are listed) or it could not be written, 2 wrong use, 3 the
-directory's files are damaged.
-"""
 
 FORMS: Final = {"redis-8.10": 27, "redis-7.2": 21, "redis-7.0": 19, "valkey": 21}
 _DATABASES: Final = 16
@@ -48,7 +34,7 @@ _DATABASES: Final = 16
 
 @dataclass(slots=True)
 class Gathered:
-    """What is to be written."""
+    """What the file will hold."""
 
     keyspace: Keyspace
     functions: list[bytes] = field(default_factory=list)
@@ -56,16 +42,44 @@ class Gathered:
     problems: list[str] = field(default_factory=list)
 
 
-def export(file: str, *, url: str | None, directory: str | None, form: str, yes: bool, as_json: bool) -> None:
-    """Write a file; the end of the process with 1 if keys are missing in it."""
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="RDB file to write.")],
+    url: common.Url = None,
+    directory: Annotated[
+        str | None, typer.Option("--dir", help="Data directory of a broker that does not run, instead of a server.")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--for", help=f"Server that will load the file: {', '.join(FORMS)}.")
+    ] = "redis-8.10",
+    yes: common.Yes = False,
+    as_json: common.AsJson = False,
+) -> None:
+    """Write the keys of a server, or of the data directory of a stopped broker, to an RDB file.
+
+    \b
+      millstream export backup.rdb
+      millstream export backup.rdb --url redis://localhost:7000 --for redis-7.2
+      millstream export backup.rdb --dir ./millstream-data --for valkey
+
+    An existing file is overwritten only after confirmation. Servers before Redis 8.8, and Valkey, have no released
+    entries: these become pending entries of a consumer named "released". Idempotency records are left out for servers
+    that do not know them.
+
+    Exit codes: 0 all keys are in the file, 1 some are not (they are listed) or it could not be written, 2 wrong use,
+    3 the files of the directory are damaged.
+    """
     if form not in FORMS:
-        raise Failure(f"--for knows {', '.join(FORMS)}, not {form!r}", Exit.USAGE)
+        raise Failure(f"--for: {form!r} is none of {', '.join(FORMS)}", Exit.USAGE)
     if url is not None and directory is not None:
-        raise Failure("either --url or --dir, not both", Exit.USAGE)
+        raise Failure("--url and --dir: give only one of them", Exit.USAGE)
+    if directory is not None and not Path(directory).is_dir():
+        raise Failure(f"there is no directory {directory!r}", Exit.USAGE)
+    if Path(file).is_dir() or not file:
+        raise Failure(f"{file!r} is not a file name", Exit.USAGE)
     if Path(file).exists():
-        confirm(f"{file} is there already: overwrite it?", yes=yes)
+        common.confirm(f"{file!r} exists: overwrite it?", yes=yes)
     with reaching():
-        gathered = from_server(address(url)) if directory is None else from_directory(Path(directory))
+        gathered = from_server(common.address(url)) if directory is None else from_directory(Path(directory))
         size = _write(Path(file), gathered, FORMS[form])
     _tell(file, size, gathered, FORMS[form], as_json)
     if gathered.problems:
@@ -76,7 +90,7 @@ def export(file: str, *, url: str | None, directory: str | None, form: str, yes:
 
 
 def from_server(url: str) -> Gathered:
-    """All databases of a server, moved into a broker in this process."""
+    """Copy all databases of a server into a broker in this process."""
     if "+cluster" in url.partition("://")[0]:
         databases = [0]
     else:
@@ -97,10 +111,8 @@ def from_server(url: str) -> Gathered:
 
 
 def from_directory(directory: Path) -> Gathered:
-    """What is in a broker's directory, which is only read; an end that is not whole is left out."""
+    """Read the data directory of a broker without changing it; an incomplete last command is left out."""
     files = RealFiles()
-    if not directory.is_dir():
-        raise Failure(f"there is no directory {directory}")
     unlock = files.lock(directory)
     try:
         manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
@@ -110,7 +122,7 @@ def from_directory(directory: Path) -> Gathered:
             return from_snapshot(directory / "dump.rdb")
     finally:
         unlock()
-    raise Failure(f"{directory} holds no log and no snapshot")
+    raise Failure(f"{str(directory)!r} holds no log and no snapshot")
 
 
 def _from_log(files: RealFiles, manifest: Path) -> Gathered:
@@ -126,12 +138,14 @@ def _from_log(files: RealFiles, manifest: Path) -> Gathered:
         if found.torn_at is not None:
             if any(files.size(later) for later in paths[at + 1 :]):
                 raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
-            gathered.warnings.append(f"the end of {path} is not whole and is left out, from offset {found.torn_at}")
+            gathered.warnings.append(
+                f"the last command of {path} is incomplete and is left out, from offset {found.torn_at}"
+            )
     return gathered
 
 
 def from_snapshot(path: Path) -> Gathered:
-    """What is in an RDB file."""
+    """Read an RDB file."""
     source = ByteSource(RealFiles().read(path))
     try:
         loaded = read_rdb(source.read, SystemClock().now_ms())
@@ -144,7 +158,7 @@ def from_snapshot(path: Path) -> Gathered:
 
 
 def _write(path: Path, gathered: Gathered, stream_type: int) -> int:
-    """Write a file under another name, sync it, give it its name; its size."""
+    """Write a file under another name, sync it, and rename it. Returns its size."""
     files, size = RealFiles(), 0
     unfinished = path.with_name(path.name + ".unfinished")
     handle = files.create(unfinished)
@@ -172,13 +186,14 @@ def _tell(file: str, size: int, gathered: Gathered, stream_type: int, as_json: b
             gathered.warnings += _released(key, value) if isinstance(value, Stream) else []
     if as_json:
         facts = {"file": file, "bytes": size, "keys": len(values), "entries": entries, "ok": not gathered.problems}
-        print(json.dumps(facts | {"warnings": gathered.warnings, "problems": gathered.problems}))
+        output.say_json(facts | {"warnings": gathered.warnings, "problems": gathered.problems})
         return
-    print(f"{len(values)} keys, {entries} entries in {file}, {size} bytes")
+    keys = output.plural(len(values), "key")
+    output.say(printable(f"{keys}, {output.plural(entries, 'entry', 'entries')} in {file}, {size} bytes"))
     for warning in gathered.warnings:
-        print(f"warning: {warning}")
+        output.say(f"warning: {printable(warning)}")
     for problem in gathered.problems:
-        print(f"differs: {problem}")
+        output.say(f"differs: {printable(problem)}")
 
 
 def _released(key: bytes, stream: Stream) -> list[str]:

@@ -1,41 +1,44 @@
-"""`millstream import FILE.rdb`: the keys of a snapshot into a running server."""
+"""`millstream import FILE.rdb`: load the keys of a snapshot into a running server."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final
+from typing import Annotated
 
 import redis
+import typer
 from rich.console import Console
 
-from millstream.cli.common import address, confirm
+from millstream.cli import common
 from millstream.cli.data.exporting import Gathered, from_snapshot
 from millstream.cli.data.migrate import reaching, show, show_plan
-from millstream.cli.exits import Failure
+from millstream.cli.output import plural
 from millstream.migration import Endpoint, Move, Options, Report
 from millstream.migration.progress import Bar
 from millstream.server.core.hub import Hub
 
-HELP: Final = """Put the keys of an RDB file, written by Redis, Valkey or this broker, into a running server.
 
-\b
-  millstream import dump.rdb
-  millstream import dump.rdb --url redis://localhost:7000 --replace
+def import_file(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="RDB file to read.")],
+    url: common.Url = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite keys that exist on the server.")] = False,
+    dry_run: common.DryRun = False,
+    yes: common.Yes = False,
+    as_json: common.AsJson = False,
+) -> None:
+    """Load the keys of an RDB file, written by Redis, Valkey or this broker, into a running server.
 
-Keys go into the database they were in. One that is there already is left alone and listed, unless --replace is given,
-which asks first. --dry-run only says what would be done. Without --url the server is that of MILLSTREAM_URL.
-The server may be an older one than the file is from: streams go in the newest form that it takes.
+    \b
+      millstream import dump.rdb
+      millstream import dump.rdb --url redis://localhost:7000 --replace
 
-Exit codes: 0 all is there and verified, 1 something is not (see the list), 2 wrong use, 3 the file is damaged.
-"""
+    Keys go to the database that they come from. A key that exists on the server is left alone and listed; with
+    --replace it is overwritten, after confirmation. --dry-run prints what would be loaded and ends as the real run
+    would. The server may be older than the one that wrote the file: streams go in the newest form that it takes.
 
-
-def import_file(file: str, *, url: str | None, replace: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Load a file, move what is in it, tell what came of it."""
-    path = Path(file)
-    if not path.is_file():
-        raise Failure(f"there is no file {file}")
-    target, options = address(url), Options(replace=replace)
+    Exit codes: 0 all keys are there and verified, 1 some are not (they are listed), 2 wrong use, 3 the file is damaged.
+    """
+    path = common.require_file(file)
+    target, options = common.address(url), Options(replace=replace)
     with reaching():
         gathered = from_snapshot(path)
         if dry_run or (replace and not yes):
@@ -44,13 +47,13 @@ def import_file(file: str, *, url: str | None, replace: bool, dry_run: bool, yes
             show_plan(looked, replace=replace, as_json=as_json)
             return
         if replace and not yes and looked.existing:
-            confirm(f"Overwrite {len(looked.existing)} keys on the server?", yes=False)
+            common.confirm(f"Overwrite {plural(len(looked.existing), 'key')} on the server?", yes=False)
         report = _move_all(gathered, target, options)
     show(report, as_json=as_json)
 
 
 def _move_all(gathered: Gathered, url: str, options: Options, *, is_look: bool = False) -> Report:
-    """Every database that has keys, from a broker in this process to the one of the same number; or only look."""
+    """Copy every database that has keys to the database of the same number, or only look what would happen."""
     total = Report()
     hub = Hub(keyspace=gathered.keyspace)
     try:
@@ -68,7 +71,7 @@ def _move_all(gathered: Gathered, url: str, options: Options, *, is_look: bool =
 
 
 def _add(total: Report, report: Report) -> None:
-    """Databases may have keys of the same name: only their counts are added up."""
+    """Add a report to the total. Databases may have keys of the same name, so only counts are added."""
     number = len(total.found.kinds)
     for place, (key, kind) in enumerate(report.found.kinds.items()):
         name = key if key not in total.found.kinds else b"%d:%s" % (number + place, key)
@@ -84,7 +87,7 @@ def _add(total: Report, report: Report) -> None:
 
 
 def _load_functions(libraries: list[bytes], url: str) -> list[str]:
-    """Load function libraries on every node; warnings for those that are refused."""
+    """Load function libraries on every node. Returns warnings for those that are refused."""
     warnings = []
     target = Endpoint.connect(url)
     for library in libraries:

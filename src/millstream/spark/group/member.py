@@ -23,6 +23,7 @@ from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, Release, Settlement
 from millstream.delivery.steps import Settle
 from millstream.errors import BackendError, ServerReplied
+from millstream.printable import safe_logger
 from millstream.spark.group.offsets import HeldBatch, Picked, Range
 from millstream.spark.group.options import BATCH, GroupRead
 from millstream.spark.group.reader import DeliveryWire, open_delivery
@@ -34,7 +35,7 @@ from millstream.spark.wire.resp_arrow import Entries
 from millstream.spark.wire.socket import packed
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 MOST_PICKED = 10_000  # entries a batch that are named one by one: they stand in the offset
 PICK_EVERY_S = 0.5  # how often to look for what others left, where a read does not bring it along

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 
 from millstream.errors import ServerReplied
+from millstream.printable import safe_logger
 from millstream.spark.group.offsets import OffsetPart
 from millstream.spark.group.options import GroupRead
 from millstream.spark.group.reader import Chunk, read_part
@@ -19,7 +20,7 @@ from millstream.spark.ids import parse_id, text_of
 from millstream.spark.runtime.errors import patiently
 from millstream.spark.wire.metadata import StreamMetadata
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 
 def read_accounted(options: GroupRead, part: OffsetPart) -> Iterator[Chunk]:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream.errors import BackendError
+from millstream.printable import safe_logger
 from millstream.spark.group.member import Member, Room
 from millstream.spark.group.offsets import GroupOffset, HeldBatch, OffsetPart, consumer_of, from_json, parts_of, to_json
 from millstream.spark.group.options import GroupRead
@@ -29,7 +30,7 @@ from millstream.spark.runtime.errors import patiently
 from millstream.spark.wire.metadata import StreamMetadata
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millstream.errors import BackendError, ServerReplied
+from millstream.printable import safe_logger
 from millstream.spark.group.offsets import OffsetPart, Picked
 from millstream.spark.ids import text_of
 from millstream.spark.options import ConnectionOptions
@@ -22,7 +23,7 @@ from millstream.spark.runtime.errors import Patience
 from millstream.spark.wire.resp_arrow import Bytes, Entries, EntriesReader, ListedEntries
 from millstream.spark.wire.socket import Address, Wire, open_for, packed
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 SINGLES = 500  # picked entries that are asked for at once
 

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millstream.delivery.deadletters import seconds_of
 from millstream.delivery.settlement import Reason
 from millstream.errors import ConfigError, MillstreamError
+from millstream.printable import safe_logger
 from millstream.spark.pipeline.definition import Pipeline
 from millstream.spark.pipeline.rows import AnyStage, Check, Parsed, RowStep, Stage, ended_rows, good_rows
 from millstream.spark.pipeline.schemas import table_of
@@ -36,7 +37,7 @@ from millstream.spark.runtime.session import register, session
 from millstream.spark.settlement.rows import ACK, DEAD, RELEASE
 from millstream.spark.settlement.sink import settle
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 STOP_S = 60.0  # how long a batch may take to end when the pipeline is stopped
 FIELDS = "fields"
 

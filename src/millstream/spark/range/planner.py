@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.printable import safe_logger
 from millstream.spark.ids import text_of
 from millstream.spark.options import EARLIEST, Read
 from millstream.spark.range.offsets import Offset, Position, from_json, spans_between, to_json
@@ -36,7 +37,7 @@ from millstream.spark.range.splits import (
 )
 from millstream.spark.wire.metadata import StreamMetadata, StreamState
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 States = Mapping[str, StreamState | None]
 

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millstream.errors import BackendError, Unavailable
+from millstream.printable import safe_logger
 from millstream.spark.ids import parse_id, text_of
 from millstream.spark.options import ConnectionOptions
 from millstream.spark.runtime.errors import EntriesLost, Patience
 from millstream.spark.wire.resp_arrow import Entries
 from millstream.spark.wire.socket import Address, Wire, open_for, packed
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 FIRST_FETCH = 1_000  # before it is known how large entries are
 REPLY_BYTES = 4 << 20  # what a reply should have

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.printable import safe_logger
 from millstream.spark.runtime.java import Gateway, Java, find_java, start_gateway, wrapped_home
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 OWN = "_of_millstream"  # marks a gateway that we have started: what its Java was given is no submitted configuration
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

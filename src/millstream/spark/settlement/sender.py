@@ -26,6 +26,7 @@ from millstream.delivery.batches import Acked, Batches
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Release
 from millstream.delivery.steps import Settle, parse_pending, script
 from millstream.errors import BackendError, NotSettled, ServerReplied
+from millstream.printable import safe_logger
 from millstream.spark.group.options import Settling, Terms
 from millstream.spark.group.terms import batches_of, item, keys_of, pages
 from millstream.spark.runtime.errors import Patience
@@ -33,7 +34,7 @@ from millstream.spark.settlement.rows import Acks, Other, acks_of, by_stream, ch
 from millstream.spark.wire.socket import Wire, open_for, packed
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 ACKS_AT_ONCE = 1000
 OTHERS_AT_ONCE = 500

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
+from millstream.printable import safe_logger
 from millstream.spark.group.options import Settling, parse_settling
 from millstream.spark.runtime.compat import arrow_schema
 from millstream.spark.runtime.errors import plainly
@@ -32,7 +33,7 @@ from millstream.spark.runtime.tasks import begin
 from millstream.spark.settlement.rows import KNOWN, check_columns
 from millstream.spark.settlement.sender import Settler, Tally
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 
 class SettleSource(DataSource):

@@ -28,8 +28,9 @@ from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.delivery import Delivery
 from millstream.errors import BackendError, ConfigError, Unavailable
+from millstream.printable import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 CHILD = "import sys; from millstream.worker.runtime.lease_process import main; main(sys.stdin)"
 READY = "ready\n"
 Key = tuple[str, int]  # id and delivery number

@@ -25,8 +25,9 @@ from millstream.client.backend import Backend
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.rfc import RfcRecovery
 from millstream.errors import BackendError
+from millstream.printable import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 LOOK_EVERY_S: Final = 5.0  # does the server still answer, and has it still the slot?
 AGAIN_AFTER_S: Final = 0.5  # when it does not
 STEP_S: Final = 0.2  # how soon a stop is noticed
