@@ -14,7 +14,8 @@ from tests.support import servers
 from tests.support.desk import LATER, NOBODY, Desk, act, numbers
 from tests.support.places import Site, visit
 
-SOON_MS = 100  # a lease that can run out in a test, and that a slow machine can keep
+SOON_MS = 250  # a lease that can run out in a test, and is not over after a hiccup
+KEPT_MS = 600  # one that a slow machine can keep, renewed after a third of it
 
 
 def pause(ms: int = SOON_MS + 10) -> None:
@@ -26,10 +27,10 @@ def pause(ms: int = SOON_MS + 10) -> None:
 
 
 def test_a_renewed_lease_starts_again_and_does_not_count(place: Site) -> None:
-    desk = Desk(place, lease_ms=SOON_MS)
+    desk = Desk(place, lease_ms=KEPT_MS)
     (given,) = desk.deliver(1)
     for _ in range(3):
-        pause(SOON_MS // 2)
+        pause(KEPT_MS * 35 // 100)
         assert desk.backend.run(desk.steps.renew(b"c1", [(given.id, given.number)])).lost == []
         assert desk.take(b"c2") == []
     assert desk.pending() == [(given.id, "c1", 1)]
@@ -336,11 +337,11 @@ def _comes_back(desk: Desk, started: float) -> None:
 
 
 def test_a_long_retry_stays_parked_while_it_is_promoted(place: Site) -> None:
-    desk = Desk(place, lease_ms=SOON_MS)
+    desk = Desk(place, lease_ms=KEPT_MS)
     given = desk.deliver(2)
     assert desk.settle(b"c1", act(given[0], "retry", 60_000), act(given[1])) == [1, 1]
     for _ in range(3):
-        pause(SOON_MS // 2)
+        pause(KEPT_MS * 35 // 100)
         desk.backend.run(desk.steps.promote())
         assert desk.take(b"c2") == []
     assert desk.pending() == [(given[0].id, LATER, 1)]
@@ -366,13 +367,13 @@ def test_delayed_entries_are_promoted_when_due_and_in_order(place: Site) -> None
 
 
 def test_full_memory_holds_delayed_entries_back_and_retries_in_their_place(place: Site) -> None:
-    desk = Desk(place, lease_ms=SOON_MS)
+    desk = Desk(place, lease_ms=KEPT_MS)
     (given,) = desk.deliver(1)
     desk.append(NewEntry([(b"n", b"7")], delay_ms=1))
     desk.settle(b"c1", act(given, "retry", 60_000))
     place.fill_memory()
     for _ in range(3):
-        pause(SOON_MS // 2)
+        pause(KEPT_MS * 35 // 100)
         with pytest.raises(Exception, match="OOM"):
             desk.backend.run(desk.steps.promote())
         assert desk.take(b"c2") == []  # the retry was kept from looking forgotten all the same

@@ -13,7 +13,7 @@ import redis
 from millstream import Broker
 from millstream.migration import Endpoint, Move, Options, Report
 from millstream.migration.resume import Notes
-from tests.migration.support import claim_order, client_of, fill, state_of, url_of
+from tests.migration.support import claim_order, client_of, fill, state_of, take_times, url_of
 from tests.support.servers import RealServer
 
 
@@ -56,6 +56,8 @@ def test_a_move_by_entries_keeps_everything_but_counters_of_idempotency(ends: tu
     # XCFGSET forgets the first record, and the count of records starts anew
     assert ours.pop("iids-added") == 2
     assert theirs.pop("iids-added") == 1
+    delivered = zip(take_times(ours), take_times(theirs), strict=True)
+    assert all(abs(one - other) < 5000 for one, other in delivered)
     assert ours == theirs
     assert claim_order(ends[0])[:3] == claim_order(ends[1])[:3] == [b"6-0", b"4-0", b"5-0"]
 
