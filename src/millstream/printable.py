@@ -13,7 +13,7 @@ import logging
 import numbers
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 _JOINERS: Final = "\u200c\u200d"  # part of ordinary words and emoji in several scripts
@@ -61,8 +61,16 @@ class _Escaping(logging.Filter):
 def _escape_trace(record: logging.LogRecord) -> None:
     """Put the escaped traceback where every formatter looks for it first."""
     if record.exc_info:
-        text = "".join(traceback.format_exception(*record.exc_info))
-        record.exc_text = printable_lines(text.rstrip("\n"))
+        record.exc_text = printable_trace(traceback.format_exception(*record.exc_info))
+
+
+def printable_trace(pieces: Iterable[str]) -> str:
+    """Return a traceback with data escaped; an exception's message is indented, so no line looks like a record."""
+    lines = []
+    for piece in pieces:
+        first, *rest = piece.strip("\n").split("\n")
+        lines += [first, *(line if line.startswith("  ") else f"    {line}" for line in rest)]
+    return printable_lines("\n".join(lines))
 
 
 class LineFormatter(logging.Formatter):

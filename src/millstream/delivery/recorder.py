@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol, Self, cast
 
-logger = logging.getLogger(__name__)
+from millstream.printable import safe_logger
+
+logger = safe_logger(logging.getLogger(__name__))
 
 
 class Recorder(Protocol):

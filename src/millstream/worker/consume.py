@@ -16,6 +16,7 @@ from millstream.delivery.consumer import Settled
 from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import DeadLetter, Reason, Release, Settlement
 from millstream.errors import BackendError, LeaseLost, MalformedPayload, NotSettled, ServerReplied
+from millstream.printable import safe_logger
 from millstream.worker.message import Message
 from millstream.worker.runtime.connect_retry import ConnectPatience, can_mend
 from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from millstream.worker.definition import Definition
 
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)

@@ -19,11 +19,12 @@ from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Reason, Settlement
 from millstream.delivery.steps import Publication
 from millstream.errors import DeliveryError
+from millstream.printable import safe_logger
 
 if TYPE_CHECKING:
     from millstream.worker.base import StreamBase
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 T = TypeVar("T")
 V = TypeVar("V")
 

@@ -17,9 +17,10 @@ from millstream.client.backend import Backend
 from millstream.client.urls import hide_password
 from millstream.delivery.config.settings import Settings
 from millstream.errors import BackendError
+from millstream.printable import safe_logger
 from millstream.worker.runtime.threads import SYSTEM, EventLike, Threads
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 T = TypeVar("T")
 
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.delivery import Delivery
 from millstream.errors import BackendError
+from millstream.printable import safe_logger
 from millstream.worker.message import Lease
 from millstream.worker.runtime.lease_process import Heart
 from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadLike, Threads
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 RENEWING, MAINTAINING = "renewing leases", "promoting and recovering entries"
 
 

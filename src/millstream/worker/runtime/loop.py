@@ -34,6 +34,7 @@ from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.signals import Interrupted
 from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload, ServerReplied
+from millstream.printable import safe_logger
 from millstream.worker.handlers import Middleware, Registered
 from millstream.worker.message import Context, Message
 from millstream.worker.runtime.breaker import FloodBreaker
@@ -44,7 +45,7 @@ from millstream.worker.runtime.listener import ExpiryListener
 from millstream.worker.runtime.pool import ThreadPool
 from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadKilled, ThreadLike, Threads
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 MOST_AT_ONCE = 500  # settlements a call
 STOP_WITHIN_S = 1.0  # no read waits longer, so that stop() is heard
 AGAIN_FIRST_S, AGAIN_CAP_S = 0.2, 10.0  # for settlements that the server refused

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from millstream.errors import WorkerFailed
+from millstream.printable import safe_logger
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 OnDeath = Callable[[str, BaseException | None], None]
 
 
