@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypedDict
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
 from uuid import UUID
 
 import pytest
+from annotated_types import Gt, Interval, MinLen, Predicate, Timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
 from millstream.client.payload import codec_for
 from millstream.errors import ConfigError, MalformedPayload
@@ -108,6 +111,26 @@ class Paid:
     kind: Literal["paid"] = "paid"
 
 
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True)
+class Page(Generic[ItemT]):
+    items: list[ItemT]
+    best: ItemT | None = None
+
+
+@dataclass(frozen=True)
+class ItemPage(Page[Item]):
+    number: Annotated[int, Gt(0)] = 1
+
+
+@dataclass(frozen=True)
+class Visit:
+    pages: Annotated[list[Annotated[str, Field(max_length=3)]], MinLen(1)]
+    rate: Annotated[float | None, Interval(ge=0, le=1)] = None
+
+
 @dataclass
 class Even:
     number: int
@@ -188,6 +211,14 @@ PLAIN: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (list[Created | Paid | int | None], st.lists(events | st.none() | st.integers())),
     (Decimal, decimals),
     (Colour, st.sampled_from(Colour)),
+    (timedelta, st.timedeltas()),
+    (set[int], st.sets(st.integers())),
+    (frozenset[str], st.frozensets(texts)),
+    (set[Colour | None], st.sets(st.none() | st.sampled_from(Colour))),
+    (PurePosixPath, texts.map(PurePosixPath)),
+    (Page[Item], st.builds(Page, st.lists(items, max_size=2), st.none() | items)),
+    (ItemPage, st.builds(ItemPage, st.lists(items, max_size=2), st.none(), st.integers(min_value=1))),
+    (list[Page[int] | None], st.lists(st.none() | st.builds(Page, st.lists(st.integers(), max_size=2)))),
     (Literal[1, True], st.sampled_from([1, True])),
     (int | list[int] | dict[str, int], st.integers() | st.lists(st.integers()) | st.dictionaries(texts, st.integers())),
 ]
@@ -304,6 +335,19 @@ ITEM: dict[str, Any] = {"sku": "a", "price": "1.50"}
         (Created | Paid, {"id": "1", "kind": "created"}, "data.id: must be an int, not a str"),
         (Created | Paid, [], "data: must be a Created or a Paid, not a list"),
         (Tree, {"name": "a", "children": [{"name": 1}]}, "data.children[0].name: must be a str, not an int"),
+        (Page[int], {"items": ["a"]}, "data.items[0]: must be an int, not a str"),
+        (ItemPage, {"items": [], "number": 0}, "data.number: must be above 0"),
+        (Visit, {"pages": []}, "data.pages: must have a length of 1 or more"),
+        (Visit, {"pages": ["long"]}, "data.pages[0]: must have a length of 3 or less"),
+        (Visit, {"pages": ["a"], "rate": 2}, "data.rate: must be at most 1"),
+        (Annotated[str, Field(pattern="^[a-z]+$")], "A", "data: must match ^[a-z]+$"),
+        (Annotated[str, Predicate(str.islower)], "A", "data: must satisfy islower"),
+        (Annotated[datetime, Timezone(...)], "2026-01-01T00:00:00", "data: must have a time zone"),
+        (Annotated[int, Field(multiple_of=5)] | None, 7, "data: must be a multiple of 5"),
+        (timedelta, "PT", "data: must be a timedelta as text"),
+        (timedelta, "1 day", "data: must be a timedelta as text"),
+        (timedelta, "P99999999999D", "data: must be a timedelta as text"),
+        (set[Any], [[1]], "data: must be a set of values that can be in one"),
     ],
 )
 def test_what_is_not_of_the_type_is_refused_by_field_and_rule(type_: Any, value: object, message: str) -> None:
@@ -330,6 +374,10 @@ def test_what_is_not_of_the_type_is_refused_by_field_and_rule(type_: Any, value:
         (Address, {"street": "a", "floor": 1}, "data: has keys that Address does not know"),
         (Address, {}, "data.street: is missing"),
         (Created | Paid, Item(Sku("a"), Decimal(1)), "data: must be a Created or a Paid, not an Item"),
+        (Annotated[int, Gt(0)] | None, 0, "data: must be above 0"),
+        (Visit, Visit([]), "data.pages: must have a length of 1 or more"),
+        (set[int], [1], "data: must be a set, not a list"),
+        (Path, "etc", "data: must be a Path, not a str"),
         (Item | None, Item(Sku("a"), 1), "data.price: must be a Decimal, not an int"),  # type: ignore[arg-type]
     ],
 )
@@ -414,14 +462,15 @@ class Clash:
 
 @dataclass
 class Holder:
-    things: set[int]
+    things: complex
 
 
 @pytest.mark.parametrize(
     ("type_", "fields", "message"),
     [
-        (set[int], False, "set"),
-        (Holder, False, r"Holder\.things: set"),
+        (Holder, False, r"Holder\.things: complex"),
+        (str | Path, False, "could not be told apart"),
+        (Annotated[str, Field(pattern="(")], False, r"pattern '\('"),
         (complex, False, "complex"),
         (str | datetime, False, "could not be told apart"),
         (Item | Tree, False, "could not be told apart"),
@@ -434,3 +483,16 @@ class Holder:
 def test_a_type_that_cannot_be_a_payload_is_refused_at_once(type_: Any, fields: bool, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         codec_for(type_, fields=fields)
+
+
+def test_a_duration_is_written_as_iso_8601() -> None:
+    value = timedelta(days=1, hours=2, seconds=3, milliseconds=500)
+    assert codec_for(timedelta).encode(value) == {b"data": b'"P1DT2H3.5S"'}
+    assert codec_for(timedelta).decode({b"data": b'"-PT90M"'}) == -timedelta(minutes=90)
+
+
+def test_constraints_hold_for_single_fields_too() -> None:
+    codec = codec_for(Visit, fields=True)
+    assert codec.decode(codec.encode(Visit(["a"], 0.5))) == Visit(["a"], 0.5)
+    with pytest.raises(MalformedPayload, match="rate: must be at most 1"):
+        codec.decode({b"pages": b'["a"]', b"rate": b"2"})

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, Final, Generic, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, Union, get_args, get_origin
 
 from millstream.client import records
 from millstream.client.scalars import STRING, wrong
@@ -45,13 +45,14 @@ def codec_for(type_: type[T] | Any, *, fields: bool = False) -> Codec[T]:
     """The codec for a type; ConfigError if the type cannot be a payload.
 
     Takes dataclasses, named tuples, TypedDicts, pydantic models, and list, tuple and dict of these and of None,
-    bool, int, float, str, bytes, datetime, date, time, Decimal, UUID, Enum, Literal, and unions that JSON can
-    tell apart: of different kinds, or of records that share a field whose Literal differs.
+    bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, Path, Enum, Literal, set, frozenset,
+    and unions that JSON can tell apart: of different kinds, or of records that share a field whose Literal differs.
+    Generic dataclasses may have arguments, and constraints in `Annotated` are checked both ways.
     """
-    type_ = records.bare(type_)
+    bare = records.bare(type_)
     if fields:
-        return _guarded(*_field_codec(type_))
-    leaf = _bytes_leaf() if type_ is bytes else _model_leaf(type_) if records.is_model(type_) else _json_leaf(type_)
+        return _guarded(*_field_codec(bare))
+    leaf = _bytes_leaf() if bare is bytes else _model_leaf(bare) if records.is_model(bare) else _json_leaf(type_)
 
     def encode(value: T) -> dict[bytes, bytes]:
         return {DATA: _within("data", leaf.write, value)}
@@ -94,9 +95,10 @@ def _json_leaf(type_: Any) -> _Leaf:
 
 def _plain_leaf(type_: Any) -> _Leaf:
     """As another program would write it by hand: text and bytes as they are, the rest as JSON."""
-    if type_ is bytes:
+    bare = records.bare(type_)
+    if bare is bytes:
         return _bytes_leaf()
-    if type_ == TEXT_OR_BYTES:  # either may be written; what comes back is bytes, whatever it looks like
+    if bare == TEXT_OR_BYTES:  # either may be written; what comes back is bytes, whatever it looks like
         return _Leaf(lambda value: _utf8(value) if isinstance(value, str) else _bytes_leaf().write(value), bytes)
     shape = shape_of(type_)
     if shape.kinds == {STRING}:
@@ -115,7 +117,7 @@ def _field_codec(type_: Any) -> tuple[Encode, Decode]:
 def _dict_fields(key: Any, value: Any) -> tuple[Encode, Decode]:
     if key not in (str, bytes):
         raise ConfigError(f"{key!r}: with fields=True the keys of a dict must be str or bytes")
-    names, leaf = _plain_leaf(key), _plain_leaf(records.bare(value))
+    names, leaf = _plain_leaf(key), _plain_leaf(value)
 
     def encode(values: Any) -> dict[bytes, bytes]:
         if not isinstance(values, dict):
@@ -161,11 +163,12 @@ def _record_fields(record: records.Record) -> tuple[Encode, Decode]:
 
 def _without_none(type_: Any) -> tuple[Any, bool]:
     """A type without its None, and whether it had one."""
-    type_ = records.bare(type_)
-    if get_origin(type_) not in (Union, UnionType) or NoneType not in get_args(type_):
+    bare, metadata = records.bare_and_metadata(type_)
+    if get_origin(bare) not in (Union, UnionType) or NoneType not in get_args(bare):
         return type_, False
-    rest = tuple(records.bare(member) for member in get_args(type_) if member is not NoneType)
-    return (rest[0] if len(rest) == 1 else Union[rest]), True  # noqa: UP007 - made of a tuple
+    rest = tuple(member for member in get_args(bare) if member is not NoneType)
+    left: Any = rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007 - made of a tuple
+    return (Annotated[(left, *metadata)] if metadata else left), True
 
 
 def _not_empty(written: dict[bytes, bytes]) -> dict[bytes, bytes]:

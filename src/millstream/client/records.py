@@ -10,19 +10,9 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NotRequired,
-    Required,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, Final, Literal, NotRequired, Required, get_args, get_origin, is_typeddict
 
+from millstream.client.type_arguments import hints_of
 from millstream.errors import ConfigError, MalformedPayload
 
 MISSING: Final = object()
@@ -55,7 +45,8 @@ def is_model(type_: Any) -> bool:
 
 
 def is_record(type_: Any) -> bool:
-    """Whether this is a dataclass, a named tuple or a TypedDict."""
+    """Whether this is a dataclass, a named tuple or a TypedDict; generic ones may have arguments."""
+    type_ = get_origin(type_) or type_
     if not isinstance(type_, type):
         return False
     is_named_tuple = issubclass(type_, tuple) and hasattr(type_, "_fields")
@@ -64,7 +55,15 @@ def is_record(type_: Any) -> bool:
 
 def bare(type_: Any) -> Any:
     """A type without what only annotates it: Annotated, Required, NewType, `type` aliases."""
+    return bare_and_metadata(type_)[0]
+
+
+def bare_and_metadata(type_: Any) -> tuple[Any, list[Any]]:
+    """A type without what only annotates it, and what `Annotated` said about it."""
+    metadata: list[Any] = []
     while True:
+        if get_origin(type_) is Annotated:
+            metadata += type_.__metadata__
         if get_origin(type_) in (Annotated, Required, NotRequired):
             type_ = get_args(type_)[0]
         elif hasattr(type_, "__supertype__"):
@@ -72,15 +71,16 @@ def bare(type_: Any) -> Any:
         elif type(type_).__name__ == "TypeAliasType":
             type_ = type_.__value__
         else:
-            return type_
+            return type_, metadata
 
 
 def record_of(type_: Any) -> Record:
     """The record that a type is; see `is_record`."""
     try:
-        hints = get_type_hints(type_, include_extras=True)
+        hints = hints_of(type_)
     except (NameError, TypeError) as error:
         raise ConfigError(f"{type_.__name__}: its annotations cannot be read: {error}") from error
+    type_ = get_origin(type_) or type_
     if is_typeddict(type_):
         return _typed_dict(type_, hints)
     if dataclasses.is_dataclass(type_):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from pathlib import Path, PosixPath, PurePath, PurePosixPath
 from types import NoneType
 from typing import Any, Final
 from uuid import UUID
@@ -110,6 +112,37 @@ def _int_of_key(text: str) -> int:
     return value
 
 
+_DURATION: Final = re.compile(r"(-?)P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,6}))?S)?)?", re.ASCII)
+
+
+def _duration_text(value: timedelta) -> str:
+    """A duration in ISO 8601, as `P1DT2H3M4.5S`."""
+    micros = abs(value) // timedelta(microseconds=1)
+    seconds, micros = divmod(micros, 1_000_000)
+    days, seconds = divmod(seconds, 86_400)
+    hours, seconds = divmod(seconds, 3_600)
+    minutes, seconds = divmod(seconds, 60)
+    fraction = f".{micros:06d}".rstrip("0") if micros else ""
+    parts = [(days, "D"), ("", "T"), (hours, "H"), (minutes, "M"), (f"{seconds}{fraction}", "S")]
+    sign = "-" if value < timedelta(0) else ""
+    return f"{sign}P" + "".join(f"{number}{unit}" for number, unit in parts if number != 0)
+
+
+def _duration(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        raise ValueError("not a duration")
+    sign, days, hours, minutes, seconds, fraction = match.groups()
+    found = timedelta(
+        days=int(days or 0),
+        hours=int(hours or 0),
+        minutes=int(minutes or 0),
+        seconds=int(seconds or 0),
+        microseconds=int((fraction or "").ljust(6, "0")),
+    )
+    return -found if sign else found
+
+
 def _base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
@@ -129,4 +162,9 @@ SCALARS: Final[dict[Any, Shape]] = {
     time: _text(time, "a time", time.isoformat, time.fromisoformat),
     Decimal: _text(Decimal, "a Decimal", _decimal_text, _decimal),
     UUID: _text(UUID, "a UUID", str, UUID),
+    timedelta: _text(timedelta, "a timedelta", _duration_text, _duration),
+    Path: _text(Path, "a Path", str, Path),
+    PosixPath: _text(Path, "a Path", str, Path),
+    PurePath: _text(PurePath, "a path", str, PurePath),
+    PurePosixPath: _text(PurePosixPath, "a path", str, PurePosixPath),
 }

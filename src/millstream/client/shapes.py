@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from millstream.client import records
+from millstream.client.constraints import Constraint, constraints_of
 from millstream.client.scalars import (
     ARRAY,
     EVERY,
@@ -50,7 +51,11 @@ class _Builder:
         self._records: dict[Any, Shape | None] = {}
 
     def build(self, type_: Any) -> Shape:
-        type_ = records.bare(type_)
+        type_, metadata = records.bare_and_metadata(type_)
+        shape, constraints = self._build(type_), constraints_of(metadata)
+        return _constrained(shape, constraints) if constraints else shape
+
+    def _build(self, type_: Any) -> Shape:
         if type_ in SCALARS or type_ in _BARE:
             return SCALARS.get(type_) or _BARE[type_]
         if type_ is Any or type_ is object or isinstance(type_, TypeVar):
@@ -70,6 +75,8 @@ class _Builder:
         args = get_args(type_)
         if origin is list:
             return _array("a list", list, self.build(args[0] if args else Any))
+        if origin in (set, frozenset):
+            return _array(a(origin.__name__), origin, self.build(args[0] if args else Any))
         if origin is dict:
             return self._dict(*(args or (str, Any)))
         if origin is tuple and args[1:] == (...,):
@@ -184,9 +191,38 @@ def _array(name: str, kind: type, item: Shape) -> Shape:
     def read(value: Any) -> Any:
         if not isinstance(value, list):
             raise wrong("a list", value)
-        return kind(_each(value, item.read))
+        items = _each(value, item.read)
+        try:
+            return kind(items)
+        except TypeError as error:  # a list or dict cannot be in a set
+            raise MalformedPayload("", f"must be {name} of values that can be in one") from error
 
     return Shape(name, frozenset({ARRAY}), write, read)
+
+
+class RuleBroken(MalformedPayload):
+    """A value of the right type that a constraint refuses."""
+
+
+def _constrained(shape: Shape, constraints: list[Constraint]) -> Shape:
+    """A shape whose values must keep constraints, on their way in and out."""
+
+    def checked(value: Any) -> Any:
+        for constraint in constraints:
+            try:
+                is_kept = constraint.is_kept(value)
+            except Exception as error:  # a predicate is the user's code; None has no length
+                raise RuleBroken("", f"{constraint.text}, which failed ({type(error).__name__})") from error
+            if not is_kept:
+                raise RuleBroken("", constraint.text)
+        return value
+
+    def write(value: Any) -> Any:
+        written = shape.write(value)
+        checked(value)
+        return written
+
+    return Shape(shape.name, shape.kinds, write, lambda value: checked(shape.read(value)))
 
 
 def _fixed(items: tuple[Shape, ...]) -> Shape:
@@ -259,7 +295,7 @@ def _either(shapes: list[Shape], by_kind: dict[str, Shape]) -> Shape:
             try:
                 return shape.write(value)
             except MalformedPayload as error:
-                inner = error if error.field else inner
+                inner = error if error.field or isinstance(error, RuleBroken) else inner
         raise inner or wrong(name, value)
 
     def read(value: Any) -> Any:

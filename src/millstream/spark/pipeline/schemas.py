@@ -14,6 +14,7 @@ import datetime
 import decimal
 import enum
 import json
+import pathlib
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from millstream.client import records
 from millstream.client.payload import codec_for
+from millstream.client.scalars import SCALARS
 from millstream.errors import ConfigError, MalformedPayload
 
 _PLAIN: Mapping[Any, str] = {
@@ -36,6 +38,8 @@ _PLAIN: Mapping[Any, str] = {
     datetime.time: "string",
     decimal.Decimal: "decimal(38,18)",
     uuid.UUID: "string",
+    datetime.timedelta: "string",
+    pathlib.Path: "string",
 }
 _JSON_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double", "string": "string"}
 _NOTES = frozenset(
@@ -135,8 +139,10 @@ def _plain(value: Any) -> Any:
             return {name: _plain(each) for name, each in value.items()}
         case list() | tuple() | set() | frozenset():
             return [_plain(each) for each in value]
-        case uuid.UUID() | datetime.time():
+        case uuid.UUID() | datetime.time() | pathlib.PurePath():
             return str(value)
+        case datetime.timedelta():
+            return SCALARS[datetime.timedelta].write(value)
         case int() if not isinstance(value, bool) and not -_LARGEST <= value < _LARGEST:
             raise MalformedPayload("", "has a number that is too large for a column of 64 bits")
     return value
