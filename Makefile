@@ -67,8 +67,9 @@ test-busy: $(STAMP) oracle ## the same tests while two other processes keep both
 coverage: $(STAMP) oracle ## the tests that need no Spark, with the floor that pyproject.toml names
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --cov --cov-report=term:skip-covered tests $(NOT_COMPILED)
 
-test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, a browser on its report
-	$(BIN)/python -m pytest -m long --timeout 1800
+test-long: $(STAMP) oracle ## what takes minutes each: drivers killed, the whole demo, the suites of Redis and redis-py
+	@$(BIN)/python -m tests.support.at_hand
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --timeout 1800 --durations 25
 
 run: $(STAMP) ## the whole promise in about a minute: broker, workers and Spark on 200,000 orders, and a report
 	@$(BIN)/python -m examples.shop

@@ -55,14 +55,18 @@ def redis7_server() -> Iterator[servers.RealServer]:
         yield server
 
 
-# What takes minutes each: runs of the demo that are stopped on the way. `make test-long` runs them.
-LONG = ("examples/shop/test_going_on.py",)
+# Files of which every test is for `make test-long`: runs of the whole demo, Spark under fire, the suites of others.
+LONG = (
+    "examples/shop/test_going_on.py",
+    "examples/shop/test_run.py",
+    "long/test_short.py",
+    "spark/test_kills.py",
+    "suites/test_redis_py_suite.py",
+)
 
 # The longest first: begun last, one of them would be waited for while the other processes have nothing left to do.
 FIRST = (
     "spark/pipeline/test_pipeline.py",
-    "spark/test_kills.py",
-    "examples/shop/test_run.py",
     "docs/test_code_blocks.py",
     "cli/test_pipeline.py",
     "suites/test_redis_suite.py",

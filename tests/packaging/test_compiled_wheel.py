@@ -24,7 +24,7 @@ def test_a_compiled_wheel_is_built_from_the_source_package_and_works_with_spark(
     assert "-cp3" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
     assert "millstream/engine/streams/entries.py" in names  # the source is there too, for who reads a traceback
-    assert [name for name in names if name.startswith("millstream/engine/entries.cpython")]
+    assert [name for name in names if name.startswith("millstream/engine/streams/entries.cpython")]
     python = environment(tmp_path / "fresh", f"{wheel}[spark]")
     shutil.copy(Path(__file__).with_name("smoke.py"), tmp_path)
     words = ("smoke.py", "--compiled", "--spark")

@@ -20,7 +20,7 @@ from tests.support.ours import SOURCE
 from tests.support.places import Site
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = 10  # ten leases
+SECONDS = 5  # five leases
 
 
 LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("broker", "redis7", "cluster")]
@@ -60,7 +60,7 @@ def steal_attempts(site: Site, process: subprocess.Popen[str], seconds: float) -
     return found
 
 
-def test_a_handler_that_holds_the_interpreter_for_ten_leases_keeps_its_entry(server: Site) -> None:
+def test_a_handler_that_holds_the_interpreter_for_five_leases_keeps_its_entry(server: Site) -> None:
     """Scenario D16."""
     with Stream[dict[str, int]]("orders", server.url, group="g") as orders:
         orders.publish({"n": 1})

@@ -34,7 +34,10 @@ UNITS = (
     "unit/other",
 )
 
-# Those that `make test` runs; the others take longer and run with MILLSTREAM_SUITES=all.
+# Those that `make test` runs.
+CORE_UNITS = ("unit/type/stream", "unit/type/stream-cgroups")
+
+# Those that `make test-long` runs; the others take longer and run with MILLSTREAM_SUITES=all.
 QUICK_UNITS = (
     "unit/type/stream",
     "unit/type/stream-cgroups",

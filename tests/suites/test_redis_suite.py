@@ -22,7 +22,13 @@ def missing() -> frozenset[str]:
     return run.missing_commands()
 
 
-@pytest.mark.parametrize("unit", chosen.UNITS if EVERYTHING else chosen.QUICK_UNITS)
+UNITS = [
+    pytest.param(unit, marks=() if unit in chosen.CORE_UNITS else pytest.mark.long)
+    for unit in (chosen.UNITS if EVERYTHING else chosen.QUICK_UNITS)
+]
+
+
+@pytest.mark.parametrize("unit", UNITS)
 def test_no_test_fails_here_that_passes_there(unit: str, missing: frozenset[str]) -> None:
     results, failed = run.compare(unit, missing, quickly=not EVERYTHING)
     assert results.passed, results.output[-3000:]

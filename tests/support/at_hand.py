@@ -20,7 +20,6 @@ def main() -> None:
         redis7._found,
         redis_tools._unpacked,
         fetching.redis_suite,
-        fetching.redis_py_suite,
         *(lambda package=package: npm._installed(package) for package in NPM_PACKAGES),
     ]
     for fetch in fetches:

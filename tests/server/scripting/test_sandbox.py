@@ -420,7 +420,7 @@ def test_running_out_of_memory_at_any_point_leaves_everything_whole() -> None:
             for i = 1, 20 do pcall(all) held[#held + 1] = ('y'):rep(100 * i) .. i end
             return #held
         '''
-        for held in range(0, 300, 2):
+        for held in range(0, 300, 5):
             peer(["EVAL", script, 0, held])
             assert peer(["EVAL", "return 'alive'", 0]) == b"$5\\r\\nalive\\r\\n", held
     """
