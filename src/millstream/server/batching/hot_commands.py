@@ -37,6 +37,8 @@ ExpressAlike = Callable[["Hub", int, Alike, int, int, list[bytes], list[bytes]],
 _LEAST_BULK: Final = len(b"$21\r\n\r\n") + 21  # see EntryLog.append_bulks
 _SEQUENCE: Final = (1 << 64) - 1
 _ONE: Final = [b"COUNT", b"1"]
+_FIRST_RUN: Final = 16  # entries that are handed out before their size is known
+_LONG_REPLY: Final = 1 << 14
 _LONG: Final = 1 << 20  # words whose length is worth a look at the limits
 _ANY_ID: Final = b"$1\r\n*\r\n"
 _DIGITS: Final = [b"%d" % number for number in range(1024)]
@@ -172,6 +174,7 @@ def xreadgroup(
     claim, claim_end = _claim_of(name, first[2], now_ms)
     head, tail = first[:3], first[4:]
     done = 0
+    most = _FIRST_RUN
     while done < len(requests):
         argv = requests[done]
         if argv[4:] != tail or argv[:3] != head:
@@ -179,7 +182,7 @@ def xreadgroup(
         consumer = group.consumers.get(argv[3])
         if consumer is None:
             break
-        run = deliver_run(stream, group, consumer, now_ms, _alike(requests, done))
+        run = deliver_run(stream, group, consumer, now_ms, _alike(requests, done, most))
         if run is None:
             break
         consumer.seen_ms = now_ms
@@ -192,16 +195,20 @@ def xreadgroup(
         if hub.keeps_log:
             log = log or _open_deliveries(hub, group, name, first[2])
             log += (b"*%d" % (11 + len(ids)), claim, bulk(argv[3]), b"$1\r\n0\r\n", *ids, claim_end)
+        if len(output[-1]) >= _LONG_REPLY:  # large entries: let the session see how much output that is
+            break
+        most *= 4
     if done:
         database.accessed[name] = now_ms
         hub.dirty += done
     return done
 
 
-def _alike(requests: list[list[bytes]], at: int) -> int:
-    """How many requests from there on are the same."""
+def _alike(requests: list[list[bytes]], at: int, most: int) -> int:
+    """Count the requests from there on that are the same, up to a number."""
     first, end = requests[at], at + 1
-    while end < len(requests) and requests[end] == first:
+    last = min(len(requests), at + most)
+    while end < last and requests[end] == first:
         end += 1
     return end - at
 

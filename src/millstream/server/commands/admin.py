@@ -140,7 +140,7 @@ def memory_stats(call: ServerCall, argv: list[bytes]) -> Reply:
             b"clients.slaves",
             0,
             b"clients.normal",
-            0,
+            call.hub.client_memory.total,
             b"cluster.links",
             0,
             b"aof.buffer",

@@ -18,6 +18,7 @@ from millstream.engine.text.args import I64_MAX, as_integer, integer
 from millstream.errors import CommandError
 from millstream.server.commands.common import ReplyMode, add_help, bad_name, is_plain
 from millstream.server.core.call import ServerCall, ServerRegistry
+from millstream.server.features.client_memory import sizes_of
 from millstream.server.protocol.sequence import NOTHING
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ Test = Callable[["Session"], bool]
 
 def describe(session: Session, now_ms: int) -> bytes:
     """A connection as a line of CLIENT LIST, without the line end."""
+    sizes = sizes_of(session)
     fields = {
         "id": session.id,
         "addr": _text(session.address),
@@ -50,19 +52,19 @@ def describe(session: Session, now_ms: int) -> bytes:
         "ssub": len(session.shards),
         "multi": -1 if session.queue is None else len(session.queue),
         "watch": len(session.watched),
-        "qbuf": 0,
-        "qbuf-free": 0,
-        "argv-mem": 0,
-        "multi-mem": 0,
+        "qbuf": sizes.query,
+        "qbuf-free": sizes.query_free,
+        "argv-mem": sizes.arguments,
+        "multi-mem": sizes.transaction,
         "rbs": 0,
         "rbp": 0,
-        "obl": 0,
-        "oll": 0,
-        "omem": 0,
+        "obl": sizes.unsent,
+        "oll": sizes.pieces,
+        "omem": sizes.waiting,
         "omem-shared": 0,
-        "omem-unshared": 0,
-        "tot-mem": 0,
-        "events": "r",
+        "omem-unshared": sizes.waiting,
+        "tot-mem": sizes.total,
+        "events": "rw" if sizes.waiting else "r",
         "cmd": session.last_command,
         "user": _text(session.user),
         "redir": _redirect(session),
@@ -276,10 +278,7 @@ def _is_on(word: bytes) -> bool:
 
 @COMMANDS.serves("client|no-evict", 3, _ADMIN, since="7.0.0", summary="Spares this connection when memory is short.")
 def no_evict(call: ServerCall, argv: list[bytes]) -> Reply:
-    """CLIENT NO-EVICT <ON | OFF>
-
-    Shown by CLIENT LIST and without effect: no connection is closed to save memory.
-    """
+    """CLIENT NO-EVICT <ON | OFF>"""
     call.session.is_spared = _is_on(argv[2])
     return OK
 

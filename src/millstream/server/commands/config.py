@@ -38,6 +38,7 @@ def set_(call: ServerCall, argv: list[bytes]) -> Reply:
 def resetstat(call: ServerCall, argv: list[bytes]) -> Reply:
     """CONFIG RESETSTAT"""
     call.hub.stats = Stats()
+    call.hub.rates.forget()
     return OK
 
 

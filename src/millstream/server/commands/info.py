@@ -53,8 +53,9 @@ def _clients(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "connected_clients", len(sessions)
     yield "cluster_connections", 0
     yield "maxclients", hub.config.number("maxclients")
-    yield "client_recent_max_input_buffer", 0
-    yield "client_recent_max_output_buffer", 0
+    largest_query, largest_output = hub.client_memory.largest
+    yield "client_recent_max_input_buffer", largest_query
+    yield "client_recent_max_output_buffer", largest_output
     yield "blocked_clients", len(hub.waiters)
     yield "tracking_clients", len(hub.tracking.sessions)
     yield "pubsub_clients", sum(bool(s.subscriptions or s.shards) for s in sessions)
@@ -105,6 +106,9 @@ def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "maxmemory_policy", hub.config["maxmemory-policy"].decode()
     yield "mem_fragmentation_ratio", f"{resident / used:.2f}"
     yield "mem_fragmentation_bytes", resident - used
+    clients = hub.client_memory.total
+    yield "mem_clients_normal", clients
+    yield "mem_clients_normal_unshared", clients
     yield "mem_allocator", "python"
     yield "lazyfree_pending_objects", 0
 
@@ -128,12 +132,18 @@ def _persistence(hub: Hub, now_ms: int) -> Iterator[Field]:
 
 def _stats(hub: Hub, now_ms: int) -> Iterator[Field]:
     stats, pubsub = hub.stats, hub.pubsub
-    sessions = list(hub.sessions.values())
+    totals = hub.rates.totals()
+    commands, bytes_in, bytes_out = hub.rates.per_second()
     yield "total_connections_received", stats.connections
     yield "total_commands_processed", stats.commands
-    yield "instantaneous_ops_per_sec", 0
-    yield "total_net_input_bytes", stats.bytes_in + sum(session.bytes_in for session in sessions)
-    yield "total_net_output_bytes", stats.bytes_out + sum(session.bytes_out for session in sessions)
+    yield "instantaneous_ops_per_sec", round(commands)
+    yield "total_net_input_bytes", totals.bytes_in
+    yield "total_net_output_bytes", totals.bytes_out
+    yield "instantaneous_input_kbps", f"{bytes_in / 1024:.2f}"
+    yield "instantaneous_output_kbps", f"{bytes_out / 1024:.2f}"
+    yield "evicted_clients", stats.evicted_clients
+    yield "client_query_buffer_limit_disconnections", stats.query_disconnections
+    yield "client_output_buffer_limit_disconnections", stats.output_disconnections
     yield "rejected_connections", stats.rejected_connections
     yield "expired_keys", stats.expired
     yield "expired_keys_active", stats.expired_actively

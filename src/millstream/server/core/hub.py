@@ -40,10 +40,12 @@ from millstream.server.commands.client import describe
 from millstream.server.config.settings import Config
 from millstream.server.core.blocking import Alarms, Place, Waiter, Waiters, WaitOwner
 from millstream.server.core.call import ServerCall
+from millstream.server.core.rates import Rates
 from millstream.server.core.session import Gate, Session
 from millstream.server.core.stats import Stats
 from millstream.server.core.timer import Timer, Waker
 from millstream.server.features import keyspace_events
+from millstream.server.features.client_memory import ClientMemory
 from millstream.server.features.maxmemory import Memory
 from millstream.server.features.pause import Pause
 from millstream.server.features.pubsub import PubSub
@@ -138,6 +140,8 @@ class Hub:
         self.on_shutdown: Callable[[], None] | None = None  # ends the process that SHUTDOWN is sent to
         self.access = AccessControl(self, TABLE, describe)
         self.memory = Memory(self)
+        self.client_memory = ClientMemory(self)
+        self.rates = Rates(self)
         self.counts_memory = False  # there is a limit
         self.letters: frozenset[str] = frozenset()  # of notify-keyspace-events
         self.dirty = 0  # changes since the last save
@@ -362,6 +366,9 @@ class Hub:
             self.access.require(self.config[name])
         elif name == "maxmemory":
             self.memory.set_limit(self.config.number(name))
+            self.client_memory.follow_setting()
+        elif name == "maxmemory-clients":
+            self.client_memory.follow_setting()
         elif name in SLOWLOG_SETTINGS:
             self.watchman.follow_settings()
             self.observe()

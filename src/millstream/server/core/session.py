@@ -2,7 +2,9 @@
 
     feed(bytes) ──▶ RequestDecoder ──▶ argv ── checks ──▶ queued (MULTI) or run ──▶ reply ──▶ send(bytes)
 
-Requests are answered strictly in order. While a command blocks, later requests wait. Messages from channels go out
+Requests are answered strictly in order. While a command blocks, later requests wait. A session with a socket runs
+requests for TURN_MS or until they have TURN_BYTES of output, then lets others have their turn (`Pacer.run_later`);
+while its peer leaves output unread (`hold`), it takes requests in and runs none. Messages from channels go out
 between replies; those that the session's own command causes, after its reply.
 """
 
@@ -13,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice, takewhile
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
@@ -38,7 +40,12 @@ logger = logging.getLogger(__name__)
 Gate = Callable[["Session", Command, list[bytes]], "CommandError | None"]
 
 QUEUED: Final = Simple(b"QUEUED")
+TURN_MS: Final = 3  # how long requests of one connection may run in a row
+TURN_BYTES: Final = 1 << 20  # how much output they may make in a row
+_CHUNK: Final = 1 << 18  # bytes of output that are joined
+_NEVER: Final = 1 << 62
 _ON: Final = ReplyMode.ON
+_TINY: Final = 64  # bytes that are worth a read if they end a request
 _WORTH_A_LOOK: Final = 256  # bytes that are likely to be more than one request
 _MOST_AT_ONCE: Final = 64  # requests from a queue that share a look at the clock
 _LOCAL: Final = (b"127.", b"[::1]:", b"[::ffff:127.", b"embedded:")
@@ -52,6 +59,22 @@ NO_DEBUG: Final = (
     'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a '
     "local connection, otherwise you need to set this option in the configuration file, and then restart the server."
 )
+
+
+class Pacer(Protocol):
+    """The socket of a session: it decides when the session goes on, and how much output may wait."""
+
+    def run_later(self) -> None:
+        """Call `go_on` when others have had their turn."""
+
+    def check_output(self, extra: int = 0) -> None:
+        """Cut the session off if its output is above the limit."""
+
+    def evict(self) -> None:
+        """Close the connection without sending what waits."""
+
+    def backlog(self) -> tuple[int, int]:
+        """Return how many bytes of output wait in the socket's buffer, and in how many pieces."""
 
 
 class Session:
@@ -69,6 +92,7 @@ class Session:
         "_provisional",
         "_queued_bytes",
         "_send",
+        "_unsent",
         "aborted",
         "address",
         "bytes_in",
@@ -80,8 +104,12 @@ class Session:
         "hub",
         "id",
         "is_authenticated",
+        "is_behind",
         "is_closed",
         "is_closing",
+        "is_cut",
+        "is_held",
+        "is_idle_work",
         "is_plain",
         "is_running",
         "is_spared",
@@ -93,6 +121,7 @@ class Session:
         "lib_version",
         "local_address",
         "name",
+        "pacer",
         "patterns",
         "protocol",
         "queue",
@@ -126,6 +155,11 @@ class Session:
         self.is_closing = False  # to be closed once the output is sent
         self.is_trusted = False  # not a client, but the program that this server is a part of
         self.is_running = False  # a command of this session is: messages it causes wait for its reply
+        self.is_cut = False  # too much output waited: there is no more of it
+        self.is_held = False  # the peer leaves output unread: no request runs
+        self.is_behind = False  # there are requests that had no time in this turn
+        self.is_idle_work = False  # what was just read is not what clients send: inline, refused, a byte or two
+        self.pacer: Pacer | None = None  # None: nobody else waits for the end of a turn
         self.waiter: Waiter | None = None  # the command that blocks
         self.watched: dict[Place, bool] = {}
         self.watch_failed = False
@@ -141,6 +175,7 @@ class Session:
         self._provisional: list[tuple[int, int]] = []  # parts of it that hold only once the log is written
         self._promised: list[tuple[int, int]] = []  # the same, of which each piece is a reply for itself
         self._deferred: list[bytes] = []
+        self._unsent = 0  # bytes in `_output`; small replies on a short way are not counted
         # Nothing is under way, nothing is special: the last requests took the short way. `turn` then runs the next.
         self.is_plain = False
         self.start_over()
@@ -175,12 +210,38 @@ class Session:
                 return
             hub.is_busy = True
             self.bytes_in += len(data)
+            self.is_idle_work = False
+            if self.is_held or self.is_behind:
+                self._decoder.keep(data)
+                return
             if self.is_running:  # its own script takes long, and it is heard meanwhile
                 self._decoder.feed(data)
                 return
             if not self._run_at_once(data):
+                commands, inline = self.commands, self._decoder.inline
                 self.advance()
+                if self._decoder.inline != inline or (self.commands == commands and len(data) < _TINY):
+                    self.is_idle_work = True
             hub.finish()
+
+    def go_on(self) -> None:
+        """Run what had no time in the last turn, or was held back."""
+        hub = self.hub
+        with hub.lock:
+            self.is_behind = False
+            if not (self.is_closed or self.is_held):
+                hub.is_busy = True
+                self.advance()
+                hub.finish()
+
+    def hold(self) -> None:
+        """Run no request until `release`."""
+        self.is_held = True
+        self.is_plain = False
+
+    def release(self) -> None:
+        """Let requests run again, from the next `go_on` on."""
+        self.is_held = False
 
     def execute(self, argv: list[bytes]) -> None:
         """Take in one request that is already split into words."""
@@ -210,6 +271,8 @@ class Session:
             self.hub.give_up(self.waiter)
             self.waiter = None
         self._output.clear()
+        self._decoder.drop()
+        self._pending.clear()
         self.hub.stats.bytes_in += self.bytes_in
         self.hub.stats.bytes_out += self.bytes_out
         self.leave_everything()
@@ -249,9 +312,17 @@ class Session:
         return False
 
     def advance(self) -> None:
-        """Run requests until there is none, one of them blocks, or the connection ends."""
+        """Run requests until there is none, one of them blocks, the connection ends, or its turn does."""
+        if self.is_held or self.is_behind:
+            return
         parsed = self._decoder.parsed
+        end_ms, most = _NEVER, _NEVER
+        if self.pacer is not None:
+            end_ms, most = self.hub.now_ms() + TURN_MS * self.is_authenticated, TURN_BYTES
         while self.waiter is None and not self.is_closing:
+            if self._unsent >= most or self.last_ms > end_ms:
+                self._end_turn()
+                return
             if parsed and not self._pending:
                 if parsed[0][0] not in EXPRESS or not self._run_some(parsed):
                     self._handle(parsed.popleft())
@@ -264,6 +335,12 @@ class Session:
             if argv is None:
                 return
             self._handle(argv)
+
+    def _end_turn(self) -> None:
+        """Leave what is not run yet for later."""
+        if self.pacer is not None and (self._decoder.parsed or self._pending or self._decoder.buffered):
+            self.is_behind = True
+            self.pacer.run_later()
 
     def _run_some(self, parsed: deque[list[bytes]]) -> bool:
         """Run requests of one of the hot few from the front of the queue; False if the first needs the long way."""
@@ -293,6 +370,8 @@ class Session:
             return 0
         if not start:
             hub.send_later(self)
+        if name == "xreadgroup":  # the replies of the others are small
+            self._unsent += sum(map(len, output[start:]))
         if hub.keeps_log and hub.before_replies is not None:
             self._promised.append((start, start + done))
         self.last_ms, self.last_command = now_ms, name
@@ -415,6 +494,7 @@ class Session:
                 error = fault(b"EXECABORT Transaction discarded because of: " + reason)
                 self.end_transaction()
         self.aborted = self.queue is not None
+        self.is_idle_work = self.is_idle_work or row is None or not self.is_authenticated
         self.hub.stats.count_error(error)
         self._answer(error)
 
@@ -427,10 +507,12 @@ class Session:
         if type(reply) is Wait:
             self.waiter = hub.block(self, row, reply, self.db, self.protocol)
             self.commands -= 1  # it counts when it ends
-        elif self.reply_mode is _ON:
-            if not self._output:
+        elif self.reply_mode is _ON and not self.is_cut:
+            output = self._output
+            if not output:
                 hub.send_later(self)
-            append_reply(self._output, reply, self.protocol)
+            append_reply(output, reply, self.protocol)
+            self._unsent += len(output[start]) if len(output) == start + 1 else sum(map(len, output[start:]))
         else:
             self._answer(reply)
         if hub.is_unsettled and hub.has_logged:
@@ -461,10 +543,14 @@ class Session:
 
     def _answer(self, reply: Reply | Wait) -> None:
         mode = self.reply_mode
+        if self.is_cut:
+            return
         if mode is _ON or (type(reply) is Several and reply):  # messages about subscriptions are no replies
-            if not self._output:
+            start = len(self._output)
+            if not start:
                 self.hub.send_later(self)
             append_reply(self._output, reply, self.protocol)
+            self._unsent += sum(map(len, self._output[start:]))
         elif mode is ReplyMode.SKIP_NEXT:
             self.reply_mode = ReplyMode.SKIP
         elif mode is ReplyMode.SKIP:
@@ -491,36 +577,51 @@ class Session:
                 self.hub.stats.count_error(error)
 
     def _write(self, data: bytes) -> None:
+        if self.is_cut:
+            return
         if not self._output:
             self.hub.send_later(self)
         self._output.append(data)
+        self._unsent += len(data)
+        if self._unsent > TURN_BYTES and self.pacer is not None:
+            self.pacer.check_output()  # a script may publish without end
 
     def push(self, data: bytes) -> None:
         """Send an encoded message now, or behind the reply of the command that is running."""
         if self.is_running:
             self._deferred.append(data)
+            self._unsent += len(data)
+            if self._unsent > TURN_BYTES and self.pacer is not None:
+                self.pacer.check_output()
         else:
             self._write(data)
 
     def send_deferred(self) -> None:
         """The reply is written: now the messages its command caused."""
         if self._deferred:
-            self._write(b"".join(self._deferred))
-            self._deferred.clear()
+            deferred, self._deferred = b"".join(self._deferred), []
+            self._unsent = max(0, self._unsent - len(deferred))  # counted when they were deferred
+            self._write(deferred)
 
     def flush(self) -> None:
         """Hand all output to the peer; then close, if that was asked for."""
         if self.is_closed:
             return
+        if self._unsent > TURN_BYTES and self.pacer is not None:
+            self.pacer.check_output()
         if self._output:
-            data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
-            self._output.clear()
             if self._promised or self._provisional:
                 self._promised.clear()
                 self._provisional.clear()
-            self.bytes_out += len(data)
             try:
-                self._send(data)
+                if self._unsent < _CHUNK:
+                    data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+                    self._output.clear()
+                    self._unsent = 0
+                    self.bytes_out += len(data)
+                    self._send(data)
+                else:
+                    self._flush_in_chunks()
             except Exception:  # costs its own connection and nobody else's
                 logger.exception("Output could not be handed over, closing the connection: %d", self.id)
                 self.is_closing = True
@@ -528,6 +629,51 @@ class Session:
             self.forget()
             if self._closed is not None:
                 self._closed()
+
+    def _flush_in_chunks(self) -> None:
+        """Hand much output over without making one text of it."""
+        output, self._output, self._unsent = self._output, [], 0
+        chunk: list[bytes] = []
+        size = 0
+        for piece in output:
+            if chunk and size + len(piece) > _CHUNK:
+                self.bytes_out += size
+                self._send(b"".join(chunk) if len(chunk) > 1 else chunk[0])
+                chunk, size = [], 0
+            chunk.append(piece)
+            size += len(piece)
+        self.bytes_out += size
+        self._send(b"".join(chunk) if len(chunk) > 1 else chunk[0])
+
+    def cut(self) -> None:
+        """Forget all output, and take no more: there is too much of it."""
+        self.is_cut = self.is_closing = True
+        self.is_plain = False
+        self._output.clear()
+        self._deferred.clear()
+        self._promised.clear()
+        self._provisional.clear()
+        self._unsent = 0
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes of output have not been handed over."""
+        return self._unsent
+
+    @property
+    def decoder(self) -> RequestDecoder:
+        """What has arrived and is no request yet."""
+        return self._decoder
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes the commands of the open transaction take."""
+        return self._queued_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that has arrived waits to be run."""
+        return not (self.is_behind or self._decoder.parsed or self._pending or self._decoder.buffered)
 
     def shut(self) -> None:
         """Close the connection once its output is sent."""
@@ -552,6 +698,7 @@ class Session:
     def run_queue(self, queue: list[tuple[Command, list[bytes]]], now_ms: int) -> list[Reply]:
         """Run the commands of a transaction, all at the same time of day; their replies."""
         replies: list[Reply] = []
+        size = 0
         access = self.hub.access
         for row, argv in queue:
             refusal = access.refusal_in_exec(self, row, argv) if access.is_needed or self.is_closing else None
@@ -567,7 +714,15 @@ class Session:
             assert not isinstance(reply, Wait), row.name
             if self.protocol != protocol:  # HELLO: what came before it is in the old protocol
                 replies = [Encoded(encode(earlier, protocol)) for earlier in replies]
+            if self.is_cut:
+                continue  # what is left is run, and nobody reads the replies
             replies.append(reply)
+            if isinstance(reply, bytes):
+                size += len(reply)
+                if size > TURN_BYTES and self.pacer is not None:
+                    self.pacer.check_output(size)
+                    if self.is_cut:
+                        replies.clear()
         return replies
 
     # Subscriptions

@@ -62,6 +62,9 @@ class Stats:
     expired_actively: int = 0  # of these, by the sweep and not because somebody asked for them
     hits: int = 0
     misses: int = 0
+    output_disconnections: int = 0  # clients that left too much unread
+    query_disconnections: int = 0  # clients whose requests were too long
+    evicted_clients: int = 0  # to keep `maxmemory-clients`
     bytes_in: int = 0  # of connections that have ended
     bytes_out: int = 0
     by_command: dict[str, CommandStats] = field(default_factory=dict)

@@ -4,9 +4,14 @@
                                                                           │
            output of other threads ── queued, the loop is called ─────────┘
 
-A peer that leaves output unread is not read from, until it has caught up. One that reads nothing at all while it
-sends (a pipeline of a million commands, whose replies are read at the end) would then wait for us as we for it; so
-after a moment without progress it is read again, and only `client-output-buffer-limit` ends it.
+A session runs requests for a moment, then others have their turn (`run_later`). A peer that leaves output unread is
+not read from, and nothing of it is run, until it has caught up. One that reads nothing at all while it sends (a
+pipeline of a million commands, whose replies are read at the end) would then wait for us as we for it. So after a
+moment without progress its requests are read again, and kept; they are run until its output limit is reached, or,
+where it has none, until UNREAD bytes wait.
+
+What is not what clients send in numbers (inline requests, requests before AUTH, single bytes) has a fifth of the time,
+all such connections together: one that has used its part is not read from for a while.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import logging
 import socket
 from collections import deque
 from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.server.net.output_limits import OutputLimit, read_output_limits
@@ -29,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 HIGH_WATER: Final = 1 << 20  # bytes a peer may leave unread before we read no more from it
 PATIENCE_S: Final = 0.2  # how long a peer that reads nothing is not read from
+UNREAD: Final = 32 << 20  # bytes that may wait for a peer without an output limit before its requests have to
+_KEPT: Final = 16 << 20  # bytes of requests that are read at full speed although they have to wait
+_TRICKLE_S: Final = 0.02  # how long to wait between reads after that
+_BURST_S: Final = 0.0005  # what a connection may use of the time for unusual work before it is not read from
+_SHARE: Final = 0.2  # part of the time that unusual work gets
 LINGER_S = 5.0  # how long a peer may take to read what it is sent before we close; not Final, for a test sets it
 
 
@@ -42,12 +53,17 @@ class Connection:
     __slots__ = (
         "_active_s",
         "_choked_size",
+        "_ends_when_idle",
         "_is_called",
         "_is_choked",
+        "_is_due",
+        "_is_read",
         "_linger",
         "_listener",
+        "_odd_s",
         "_over_since_s",
         "_patience",
+        "_penalty",
         "_queued",
         "_seen_bytes",
         "_transport",
@@ -65,6 +81,11 @@ class Connection:
         self._linger: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._choked_size = 0
+        self._penalty: asyncio.TimerHandle | None = None  # it is not read from until then
+        self._is_due = False  # the loop will call `_continue`
+        self._is_read = True  # the transport reads
+        self._ends_when_idle = False  # the peer sends no more: close when all it has sent is answered
+        self._odd_s = 0.0  # time that unusual work took since the last penalty
         self._over_since_s: float | None = None  # when the soft limit was first exceeded
         self._waited_bytes = 0  # came in while a command blocked
         self._seen_bytes = -1  # moved in both directions when last looked at
@@ -84,27 +105,96 @@ class Connection:
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         keep_alive(transport, listener.hub.config.number("tcp-keepalive"))
         self.session = listener.hub.session(self._send, self._end, address=address, local_address=local_address)
+        self.session.pacer = self
         listener.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
         session = self.session
         if session is None:
             return
+        started = perf_counter()
         try:
             session.feed(data)
         except Exception:
-            logger.exception("A connection failed in a way it must not: %d", session.id)
-            self._listener.hub.recover()
-            self._drop()
+            self._fail(session)
             return
-        if session.waiter is not None:
+        if session.is_idle_work or not session.is_authenticated:
+            self._charge(perf_counter() - started)
+        if session.waiter is not None or session.is_held:
             self._wait_for_reply(session, len(data))
         elif self._waited_bytes:
             self._waited_bytes = 0
 
+    def _fail(self, session: Session) -> None:
+        logger.exception("A connection failed in a way it must not: %d", session.id)
+        self._listener.hub.recover()
+        self._drop()
+
+    # Turns
+
+    def run_later(self) -> None:
+        """Let the session go on when others have had their turn."""
+        if not self._is_due:
+            self._is_due = True
+            self._listener.loop.call_soon(self._continue)
+            self._update_reading()
+
+    def _continue(self) -> None:
+        self._is_due = False
+        session = self.session
+        if session is None or self._transport.is_closing() or self._penalty is not None:
+            return
+        started = perf_counter()
+        try:
+            session.go_on()
+        except Exception:
+            self._fail(session)
+            return
+        if session.is_idle_work or not session.is_authenticated:
+            self._charge(perf_counter() - started)
+        self._update_reading()
+        if self._ends_when_idle and not session.is_held and session.is_idle:
+            self.close()
+
+    def _charge(self, seconds: float) -> None:
+        """Count time for unusual work; above a burst the peer is not read from until others had theirs."""
+        self._odd_s += seconds
+        if self._odd_s < _BURST_S or self._penalty is not None:
+            return
+        listener = self._listener
+        listener.penalties += 1
+        delay_s = self._odd_s * listener.penalties / _SHARE
+        self._odd_s = 0.0
+        self._penalty = listener.loop.call_later(min(delay_s, 1.0), self._end_penalty)
+        self._update_reading()
+
+    def _end_penalty(self) -> None:
+        if self._penalty is not None:
+            self._penalty.cancel()
+            self._penalty = None
+            self._listener.penalties -= 1
+            if self.session is not None and self.session.is_behind:
+                self.run_later()
+            self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Read from the peer, unless something speaks against it."""
+        session = self.session
+        is_read = self._patience is None and self._penalty is None and (session is None or not session.is_behind)
+        if is_read != self._is_read and not self._transport.is_closing():
+            self._is_read = is_read
+            if is_read:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
     def eof_received(self) -> bool:
         """The peer sends no more; what it was answered goes out, what it waits for is given up."""
-        self.close()
+        session = self.session
+        if session is not None and session.waiter is None and not session.is_idle:
+            self._ends_when_idle = True  # requests that came before are answered first
+        else:
+            self.close()
         # True: we close when we are through. With TLS there is no such choice.
         return self._transport.get_extra_info("sslcontext") is None
 
@@ -112,6 +202,10 @@ class Connection:
         for handle in (self._linger, self._patience):
             if handle is not None:
                 handle.cancel()
+        if self._penalty is not None:
+            self._penalty.cancel()
+            self._penalty = None
+            self._listener.penalties -= 1
         self._linger = self._patience = None  # they have the transport, which has us
         self._forget()
         self._listener.leave(self)
@@ -125,13 +219,21 @@ class Connection:
             logger.warning("Closing a client that neither logs in nor reads: %d", session.id)
             self._drop()
             return
-        self._transport.pause_reading()
+        session.hold()
         self._be_patient()
+        self._listener.hub.client_memory.look_soon()
 
     def resume_writing(self) -> None:
         self._is_choked = False
         self._over_since_s = None
-        self._read_on()
+        self._lose_track_of_progress()
+        session = self.session
+        if session is not None:
+            session.release()
+            if not session.is_idle:
+                session.is_behind = True
+                self.run_later()
+        self._update_reading()
 
     def reply(self, data: bytes) -> None:
         """Send a reply that did not go through the session; in the loop's thread, under the hub's lock."""
@@ -155,7 +257,7 @@ class Connection:
         elif not self._transport.is_closing():
             self._transport.write(data)
             if self._is_choked:
-                self.check_output()
+                self._after_choked_write()
 
     def _end(self) -> None:
         if get_ident() != self._listener.thread:
@@ -190,15 +292,24 @@ class Connection:
         if not self._transport.is_closing():
             self._transport.write(data)
             if self._is_choked:
-                self.check_output()
+                self._after_choked_write()
 
-    def check_output(self) -> None:
+    def backlog(self) -> tuple[int, int]:
+        """Return how many bytes of output wait for the peer, and in how many pieces."""
+        size: int = self._transport.get_write_buffer_size()
+        pieces: int = self._transport.pieces() if hasattr(self._transport, "pieces") else int(size > 0)
+        queued = [len(data) for data in list(self._queued) if data is not None]
+        return size + sum(queued), pieces + len(queued)
+
+    def check_output(self, extra: int = 0) -> None:
         """Close a peer that has left more unread than its class may, or too much for too long."""
         session = self.session
-        if session is None or not self._is_choked:
+        if session is None or self._transport is None or self._transport.is_closing():
             return
         limit = self._output_limit(session)
-        size = self._transport.get_write_buffer_size()
+        if not (limit.hard or limit.soft):
+            return
+        size = self.backlog()[0] + session.unsent + extra
         if limit.soft and size > limit.soft:
             if self._over_since_s is None:
                 self._over_since_s = self._listener.loop.time()
@@ -208,7 +319,15 @@ class Connection:
             is_over = False
         if is_over or (limit.hard and size > limit.hard):
             logger.warning("Closing a client that left too much unread: %d, %d bytes", session.id, size)
-            self._drop()
+            session.hub.stats.output_disconnections += 1
+            self.evict()
+
+    def evict(self) -> None:
+        """Close without sending what waits."""
+        if self.session is not None:
+            self.session.cut()
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all connections
+            self._listener.loop.call_soon_threadsafe(self._drop)
 
     def _output_limit(self, session: Session) -> OutputLimit:
         limits = read_output_limits(session.hub.config["client-output-buffer-limit"])
@@ -216,32 +335,55 @@ class Connection:
 
     def _be_patient(self) -> None:
         self._choked_size = self._transport.get_write_buffer_size()
-        self._patience = self._listener.loop.call_later(PATIENCE_S, self._lose_patience)
+        if self._patience is None:
+            self._patience = self._listener.loop.call_later(PATIENCE_S, self._lose_patience)
+            self._update_reading()
 
-    def _lose_patience(self) -> None:
-        self._patience = None
-        if self._transport.is_closing() or not self._is_choked:
-            return
-        if self._transport.get_write_buffer_size() < self._choked_size:  # it is reading: let it
-            self._be_patient()
-        else:
-            self._read_on()
-
-    def _read_on(self) -> None:
+    def _lose_track_of_progress(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        session = self.session
+        if session is None or self._transport.is_closing() or not self._is_choked:
+            return
+        if self._transport.get_write_buffer_size() < self._choked_size:  # it is reading: let it
+            self._be_patient()
+            return
+        if self._may_run_on(session):
+            session.release()
+            if not session.is_idle:
+                session.is_behind = True
+                self.run_later()
+        self._update_reading()
+
+    def _may_run_on(self, session: Session) -> bool:
+        """Return whether requests of a peer that reads nothing may run until its limit ends it."""
+        limit = self._output_limit(session)
+        return self.backlog()[0] <= (limit.hard or limit.soft or UNREAD)
+
+    def _after_choked_write(self) -> None:
+        """A peer that reads nothing was given more: it may be too much, or enough for now."""
+        self.check_output()
+        session = self.session
+        if session is not None and not session.is_held and not self._may_run_on(session):
+            session.hold()
 
     # Waiting, idling, ending
 
     def _wait_for_reply(self, session: Session, size: int) -> None:
-        """Requests behind one that blocks are kept, as much as a client's query buffer may hold."""
+        """Requests that have to wait are kept, as much as a client's query buffer may hold."""
         self._waited_bytes += size
         if self._waited_bytes > session.hub.config.number("client-query-buffer-limit"):
             logger.warning("Closing a client that sends without end while it waits: %d", session.id)
+            session.hub.stats.query_disconnections += 1
             self._drop()
+        elif session.is_held and self._waited_bytes > _KEPT and self._patience is None:
+            self._choked_size = 0
+            self._patience = self._listener.loop.call_later(_TRICKLE_S, self._lose_patience)
+            self._update_reading()
 
     def check_idle(self, now_s: float, timeout_s: int) -> None:
         """Close a peer that did nothing for so long; waiting for entries or messages is doing something."""
@@ -282,7 +424,9 @@ class Connection:
             self._hang_up()
             return
         self._transport.write_eof()
-        self._read_on()  # to see it go
+        self._lose_track_of_progress()
+        self._end_penalty()
+        self._update_reading()  # to see it go
         self._start_lingering()
 
     def _hang_up(self) -> None:

@@ -13,8 +13,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import select
 import socket
+import stat
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +32,7 @@ logger = logging.getLogger(__name__)
 IS_POSSIBLE: Final = hasattr(select, "epoll")
 
 _READ: Final = 1 << 16  # bytes taken from a socket at a time
+_COPIED: Final = 1 << 14  # bytes of output that are copied when they have to wait
 _WRITE: Final = 1 << 18  # bytes offered to a socket that had no room before
 _MOST: Final = 256  # sockets in a turn
 _BUSY: Final = 8  # with so many ready, more will be soon: look again before the loop does
@@ -170,6 +174,7 @@ class SocketTransport:
         "_recv",
         "_send",
         "_sends_no_more",
+        "_size",
         "_sock",
         "_turn",
     )
@@ -185,7 +190,8 @@ class SocketTransport:
         self._turn = reactor.turn
         self._is_aside = False  # a turn is under way, and what arrives is not for it
         self._protocol = protocol
-        self._buffer = bytearray()  # what the socket had no room for
+        self._buffer: deque[bytearray | memoryview] = deque()  # what the socket had no room for
+        self._size = 0  # bytes in it
         self._high = 1 << 16
         self._mask = -1
         self._is_choked = False  # the protocol was told that there is much in it
@@ -251,35 +257,60 @@ class SocketTransport:
         buffer = self._buffer
         if self._is_closing or self._sends_no_more:
             return
+        start = 0
         if not buffer:
             try:
-                sent = self._send(data)
+                start = self._send(data)
             except (BlockingIOError, InterruptedError):
-                sent = 0
+                start = 0
             except OSError as error:
                 self._lose(error)
                 return
-            if sent == len(data):
+            if start == len(data):
                 return
-            data = memoryview(data)[sent:]
-        buffer += data
+        self._keep(data, start)
         self._watch()
-        if len(buffer) > self._high and not self._is_choked:
+        if self._size > self._high and not self._is_choked:
             self._is_choked = True
             self._protocol.pause_writing()
 
+    def _keep(self, data: bytes | bytearray | memoryview, start: int) -> None:
+        """Put data behind what waits: little of it is copied, much is referred to."""
+        size = len(data) - start
+        self._size += size
+        rest = memoryview(data)[start:]
+        last = self._buffer[-1] if self._buffer else None
+        if size > _COPIED:
+            self._buffer.append(rest)
+        elif isinstance(last, bytearray) and len(last) < _COPIED:
+            last += rest
+        else:
+            self._buffer.append(bytearray(rest))
+
     def _send_on(self) -> None:
         buffer = self._buffer
-        try:
-            with memoryview(buffer) as view:
-                sent = self._send(view[:_WRITE])
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lose(error)
-            return
-        del buffer[:sent]
-        if self._is_choked and len(buffer) <= self._high // 4:
+        left = _WRITE
+        while buffer and left > 0:
+            piece = buffer[0]
+            try:
+                with memoryview(piece) as view:
+                    sent = self._send(view[:_WRITE])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._lose(error)
+                return
+            self._size -= sent
+            left -= sent
+            if sent == len(piece):
+                buffer.popleft()
+            elif isinstance(piece, bytearray):
+                del piece[:sent]
+                break
+            else:
+                buffer[0] = piece[sent:]
+                break
+        if self._is_choked and self._size <= self._high // 4:
             self._is_choked = False
             self._protocol.resume_writing()
         if not buffer:
@@ -303,6 +334,10 @@ class SocketTransport:
         return True
 
     def get_write_buffer_size(self) -> int:
+        return self._size
+
+    def pieces(self) -> int:
+        """Return in how many pieces output waits."""
         return len(self._buffer)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -340,6 +375,7 @@ class SocketTransport:
             return
         self._is_lost = self._is_closing = True
         self._buffer.clear()
+        self._size = 0
         self._reactor.forget(self._fd)
         self._reactor.loop.call_soon(self._part, error)
 
@@ -361,6 +397,22 @@ class SocketTransport:
                 case "sockname":
                     return self._sock.getsockname()
         return default
+
+
+def open_listening_unix(path: str, backlog: int) -> socket.socket:
+    """A unix socket that listens; one that was left behind at the path is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(path)
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def open_listening(host: str, port: int, backlog: int) -> list[socket.socket]:

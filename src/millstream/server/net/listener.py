@@ -27,9 +27,11 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.server.config.settings import Config
 from millstream.server.core.hub import Hub
 from millstream.server.core.loop_timer import LoopTimer
+from millstream.server.core.rates import SAMPLE_S
 from millstream.server.core.timer import Waker
+from millstream.server.features.client_memory import LOOK_S
 from millstream.server.net.connection import LINGER_S, Connection
-from millstream.server.net.epoll import IS_POSSIBLE, Reactor, open_listening
+from millstream.server.net.epoll import IS_POSSIBLE, Reactor, open_listening, open_listening_unix
 from millstream.server.net.tls import server_context
 
 logger = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.thread = get_ident()
         self.connections: dict[Connection, None] = {}
+        self.penalties = 0  # connections that are not read from because of their unusual work
         self.tcp: list[tuple[str, int]] = []  # what we listen on
         self.tls: list[tuple[str, int]] = []
         self.unix_socket: str | None = None
@@ -113,6 +116,8 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._waker_before: Waker | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._sampled_s = 0.0
         self._is_empty = asyncio.Event()
         self._holds_output = False  # until the end of this turn of the loop
         self._reactor = Reactor(hub, self.loop) if IS_POSSIBLE else None
@@ -141,6 +146,7 @@ class Listener:
         self._waker_before = self.hub.use_waker(LoopTimer(self.hub, self.loop))
         self.hub.turn_end = self._hold_output
         self._housekeeping = self.loop.call_later(_HOUSEKEEPING_S, self._keep_house)
+        self._looking = self.loop.call_later(SAMPLE_S, self._look)
 
     def _new_connection(self) -> Any:  # a Connection: loops say that they want an asyncio.Protocol, and take this
         return Connection(self)
@@ -179,10 +185,11 @@ class Listener:
         if _is_served(path):
             raise CannotListen(f"cannot listen on {path}: another server does")
         try:
-            server = await self.loop.create_unix_server(
-                self._new_connection, path, backlog=self.hub.config.number("tcp-backlog")
-            )
-            self._servers.append(server)
+            backlog = self.hub.config.number("tcp-backlog")
+            if self._reactor is not None:
+                self._reactor.listen(open_listening_unix(path, backlog), self._new_connection)
+            else:
+                self._servers.append(await self.loop.create_unix_server(self._new_connection, path, backlog=backlog))
             if permissions:
                 os.chmod(path, permissions)
             self._unix_inode = os.stat(path).st_ino
@@ -212,6 +219,18 @@ class Listener:
         self.connections.pop(connection, None)
         if not self.connections:
             self._is_empty.set()
+
+    def _look(self) -> None:
+        """Note the totals for rates; with `maxmemory-clients`, look at the clients more often."""
+        hub = self.hub
+        with hub.lock:
+            now_s = self.loop.time()
+            if now_s >= self._sampled_s + SAMPLE_S:
+                self._sampled_s = now_s
+                hub.rates.sample()
+            hub.client_memory.look_soon()
+            is_limited = hub.client_memory.is_limited
+        self._looking = self.loop.call_later(LOOK_S if is_limited else SAMPLE_S, self._look)
 
     def _keep_house(self) -> None:
         self._housekeeping = self.loop.call_later(_HOUSEKEEPING_S, self._keep_house)
@@ -258,8 +277,9 @@ class Listener:
         await self._wait_until_empty(_CLOSING_S)
         if self._reactor is not None:
             self._reactor.close()
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
+        for handle in (self._housekeeping, self._looking):
+            if handle is not None:
+                handle.cancel()
         if self._waker_before is not None:
             self.hub.use_waker(self._waker_before)
             self._waker_before = None

@@ -9,6 +9,7 @@ normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from millstream.engine.text.args import as_integer
@@ -28,6 +29,7 @@ class OutputLimit(NamedTuple):
     soft_s: int  # how long the soft limit may be exceeded
 
 
+@lru_cache(maxsize=8)
 def read_output_limits(text: bytes) -> dict[str, OutputLimit]:
     """Limits by class; of several for a class the last counts. ValueError says in Redis's words what is wrong."""
     words = text.split()

@@ -27,6 +27,8 @@ from millstream.server.protocol.sequence import Several
 
 # Replies
 
+LARGE: Final = 4096  # bytes of a bulk string that is sent without being copied
+
 
 def encode(reply: Reply, protocol: int) -> bytes:
     """The bytes of a reply in RESP2 or RESP3."""
@@ -45,7 +47,10 @@ def append_reply(out: list[bytes], reply: Any, protocol: int) -> None:
     if kind is Encoded:
         out.append(reply)
     elif kind is bytes:
-        out.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+        if len(reply) < LARGE:
+            out.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+        else:
+            out += (b"$%d\r\n" % len(reply), reply, b"\r\n")  # no copy: the reply may wait for long
     elif kind is int:
         out.append(b":%d\r\n" % reply)
     elif kind is list:
@@ -152,7 +157,6 @@ def _escape(byte: re.Match[bytes]) -> bytes:
 
 MAX_LINE: Final = 65536  # an inline request or a header, without its line end
 MAX_COUNT: Final = 2**31 - 1
-_BLANK: Final = b" \t\n\v\f\r"
 
 _SHORT: Final = 512  # a chunk that is quicker split than handed to hiredis
 _EVEN: Final = 1 << 16  # one of requests that are all of a shape may be longer
@@ -162,9 +166,13 @@ header_of: Final = _HEADERS.__getitem__
 # Bytes a bulk string takes on the wire, by its length; tables because looking up stays inside C.
 _FRAMED: Final = [len(b"$%d\r\n\r\n" % size) + size for size in range(16384)]
 _HEADED: Final = [len(b"*%d\r\n" % count) for count in range(1024)]
-# An array header of a million items makes hiredis allocate and free as many: seconds, for ten bytes sent.
-_HUGE_ARRAY: Final = re.compile(rb"\*\+?[0-9]{6}")
-_HUGE_PUSH: Final = re.compile(rb">\+?[0-9]{6}")
+# hiredis allocates what an aggregate's header announces. These are headers of a thousand items and more.
+_LARGE: Final = {mark: re.compile(rb"[%b]\+?([0-9]{4,})" % mark) for mark in (b"*", b">", b"~", b"|", b"%")}
+_LEAST_WORD: Final = len(b"$0\r\n\r\n")
+_AT_ONCE: Final = 1 << 16  # bytes of a backlog that are parsed in one go
+# What stands for no request at all, in a row.
+_EMPTY: Final = re.compile(rb"(?:\r?\n|\*0\r\n|\*-1\r\n)++")
+_WORD_SIZE: Final = 40  # bytes that a word takes in memory besides its own
 _NOT_ENOUGH: Final = object()
 
 
@@ -186,6 +194,7 @@ class RequestDecoder:
         "_rest",
         "_size",
         "_wary",
+        "inline",
         "max_buffer",
         "max_bulk",
         "parsed",
@@ -196,6 +205,7 @@ class RequestDecoder:
         self.max_bulk = max_bulk
         self.max_buffer = max_buffer
         self.restricted = False  # not authenticated: short requests only
+        self.inline = 0  # inline requests that were read
         self.parsed: deque[list[bytes]] = deque()  # what `next` will give first, without effort
         self._reader = _new_reader()
         self._rest = bytearray()  # what hiredis did not take
@@ -215,6 +225,16 @@ class RequestDecoder:
         """Take in what has arrived."""
         if self._rest or self._count >= 0 or self.restricted or not self._read_quickly(data):
             self._rest += data
+
+    def keep(self, data: bytes) -> None:
+        """Take in what has arrived, and leave it unread until `next` comes to it."""
+        self._rest += data
+
+    def drop(self) -> None:
+        """Forget everything that waits: the connection ends."""
+        self.parsed.clear()
+        self._rest.clear()
+        self._forget()
 
     def read_at_once(self, data: bytes) -> list[list[bytes]] | None:
         """All requests of a chunk, if it holds whole ones, all with as many words; nothing may have come before.
@@ -244,17 +264,31 @@ class RequestDecoder:
         if not self._rest:
             self._wary = False
         elif argv is not None and self._rest[0] == 42 and not self._wary and not self.restricted:
-            data = bytes(self._rest)
-            self._rest.clear()
-            self._wary = not self._read_quickly(data)
-            if self._wary:
-                self._rest += data
+            self._read_on_quickly()
         return argv
+
+    def _read_on_quickly(self) -> None:
+        """Try the quick way again on the front of what waits."""
+        rest = self._rest
+        data, self._rest = bytes(rest[:_AT_ONCE]), bytearray()
+        self._wary = not self._read_quickly(data)
+        left, self._rest = self._rest, rest
+        del rest[: 0 if self._wary else len(data) - len(left)]
 
     @property
     def buffered(self) -> int:
         """How many bytes wait to become a request."""
         return len(self._rest) + self._size
+
+    @property
+    def spare(self) -> int:
+        """How many bytes the buffer has room for besides."""
+        return max(0, self._rest.__alloc__() - len(self._rest) - 1)
+
+    @property
+    def unfinished(self) -> int:
+        """How many bytes the words of the request take that is being read."""
+        return self._size
 
     # The quick way
 
@@ -275,7 +309,7 @@ class RequestDecoder:
         makes a request longer, so lengths that add up mean that there was none; but hiredis does not look at what
         ends a bulk string, so the line ends are counted too. (Words that hold some go the careful way.)
         """
-        if b"\r\n+" in data or _HUGE_ARRAY.search(data) or _HUGE_PUSH.search(data):
+        if b"\r\n+" in data or _announces_too_much(data):
             return False
         requests = self._parse(data)
         taken = _canonical_size(requests) if requests else 0
@@ -309,6 +343,11 @@ class RequestDecoder:
         while self._count < 0:
             if not self._rest:
                 return None
+            if (empty := _EMPTY.match(self._rest)) is not None:
+                end = empty.end()
+                del empty  # it holds the buffer, which cannot shrink meanwhile
+                del self._rest[:end]
+                continue
             if self._rest[0] != 42:
                 line = self._take_inline()
                 if line is None or line:
@@ -334,6 +373,7 @@ class RequestDecoder:
             return None
         line = bytes(self._rest[:end]).removesuffix(b"\r")
         del self._rest[: end + 1]
+        self.inline += 1
         words = split_words(line)
         if words is None:
             raise ProtocolError("unbalanced quotes in request")
@@ -375,10 +415,19 @@ class RequestDecoder:
         with memoryview(self._rest) as view:
             self._argv.append(bytes(view[:size]))
         del self._rest[: size + 2]
-        self._size += size
+        self._size += size + _WORD_SIZE
         self._bulk = -1
         self._count -= 1
         return True
+
+
+def _announces_too_much(data: bytes) -> bool:
+    """Return whether a header announces more items than the chunk can hold."""
+    most = len(data) // _LEAST_WORD
+    for mark, large in _LARGE.items():
+        if mark in data and any(len(digits) > 9 or int(digits) > most for digits in large.findall(data)):
+            return True
+    return False
 
 
 def _new_reader() -> Any:
@@ -467,12 +516,14 @@ def _line_ends(requests: list[list[bytes]]) -> int:
 
 
 _WORD: Final = re.compile(
-    rb"""(?: "(?P<double>(?:\\x[0-9a-fA-F]{2}|\\.|[^"\\])*)"(?=[\s]|$)
-          | '(?P<single>(?:\\'|[^'])*)'(?=[\s]|$)
-          | (?P<plain>[^ \t\n\r"'])
+    rb"""(?: "(?P<double>(?:[^"\\]++|\\x[0-9a-fA-F]{2}|\\.)*+)"(?=[\s]|$)
+          | '(?P<single>(?:[^'\\]++|\\'|\\)*+)'(?=[\s]|$)
+          | (?P<plain>[^ \t\n\r"']++)
         )""",
     re.VERBOSE | re.DOTALL,
 )
+_BLANKS: Final = re.compile(rb"[ \t\n\v\f\r]*+")
+_SPECIAL: Final = re.compile(rb"[\"'\v\f]")
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
@@ -480,27 +531,29 @@ _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 def split_words(line: bytes) -> list[bytes] | None:
     """The words of an inline request; None if its quotes do not match. Nothing is read behind a NUL."""
     line = line.split(b"\0", 1)[0]
+    if not _SPECIAL.search(line):
+        return line.split()
     words: list[bytes] = []
     at = _skip_blanks(line, 0)
     while at < len(line):
-        word = b""
+        parts: list[bytes] = []
         while at < len(line) and line[at] not in b" \t\n\r":
             part = _WORD.match(line, at)
             if part is None:
                 return None
-            word += _unquoted(part)
+            parts.append(_unquoted(part))
             at = part.end()
             if part.lastgroup != "plain":  # any blank may follow a quote, and ends the word
                 break
-        words.append(word)
+        words.append(b"".join(parts))
         at = _skip_blanks(line, at)
     return words
 
 
 def _skip_blanks(line: bytes, at: int) -> int:
-    while at < len(line) and line[at] in _BLANK:
-        at += 1
-    return at
+    """Return where the next word begins. `\\v` and `\\f` are blanks between words, and not inside one."""
+    found = _BLANKS.match(line, at)
+    return at if found is None else found.end()
 
 
 def _unquoted(part: re.Match[bytes]) -> bytes:
