@@ -141,7 +141,7 @@ class Hub:
         self.access = AccessControl(self, TABLE, describe)
         self.memory = Memory(self)
         self.client_memory = ClientMemory(self)
-        self.rates = Rates(self)
+        self.rates = Rates(self._counted)
         self.counts_memory = False  # there is a limit
         self.letters: frozenset[str] = frozenset()  # of notify-keyspace-events
         self.dirty = 0  # changes since the last save
@@ -462,6 +462,12 @@ class Hub:
             raise refusal
         self.is_busy = True
         return row, self.perform(self._house, row, argv, self.now_ms(), may_block)
+
+    def _counted(self) -> tuple[int, int, int]:
+        """Return how many commands, bytes in and bytes out there were since the start."""
+        stats, sessions = self.stats, list(self.sessions.values())
+        bytes_in = stats.bytes_in + sum(session.bytes_in for session in sessions)
+        return stats.commands, bytes_in, stats.bytes_out + sum(session.bytes_out for session in sessions)
 
     def _count(self, row: Command, reply: Reply | Wait, nanoseconds: int) -> None:
         stats = self.stats

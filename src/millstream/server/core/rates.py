@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
+from typing import Final, NamedTuple
 
 SAMPLE_S: Final = 0.25
 _SAMPLES: Final = 8
@@ -25,22 +23,16 @@ class Totals(NamedTuple):
 class Rates:
     """The rates of a hub over the last two seconds. Everything is called under its lock."""
 
-    __slots__ = ("_hub", "_samples")
+    __slots__ = ("_counted", "_samples")
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, counted: Callable[[], tuple[int, int, int]]) -> None:
+        """`counted` returns commands, bytes in and bytes out since the start."""
+        self._counted = counted
         self._samples: deque[Totals] = deque(maxlen=_SAMPLES)
 
     def totals(self) -> Totals:
         """Return what has been counted up to now."""
-        stats = self._hub.stats
-        sessions = list(self._hub.sessions.values())
-        return Totals(
-            monotonic(),
-            stats.commands,
-            stats.bytes_in + sum(session.bytes_in for session in sessions),
-            stats.bytes_out + sum(session.bytes_out for session in sessions),
-        )
+        return Totals(monotonic(), *self._counted())
 
     def sample(self) -> None:
         """Note the totals; called every SAMPLE_S."""

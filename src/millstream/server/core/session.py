@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice, takewhile
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
@@ -27,6 +27,7 @@ from millstream.server.batching.hot_commands import EXPRESS, EXPRESS_ALIKE
 from millstream.server.batching.uniform import AlikeReader
 from millstream.server.commands import PLAIN, lookup
 from millstream.server.commands.common import ReplyMode
+from millstream.server.features.client_memory import Pacer
 from millstream.server.features.pause import Postponed
 from millstream.server.protocol.resp import RequestDecoder, append_reply, encode
 from millstream.server.protocol.sequence import Several
@@ -59,22 +60,6 @@ NO_DEBUG: Final = (
     'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a '
     "local connection, otherwise you need to set this option in the configuration file, and then restart the server."
 )
-
-
-class Pacer(Protocol):
-    """The socket of a session: it decides when the session goes on, and how much output may wait."""
-
-    def run_later(self) -> None:
-        """Call `go_on` when others have had their turn."""
-
-    def check_output(self, extra: int = 0) -> None:
-        """Cut the session off if its output is above the limit."""
-
-    def evict(self) -> None:
-        """Close the connection without sending what waits."""
-
-    def backlog(self) -> tuple[int, int]:
-        """Return how many bytes of output wait in the socket's buffer, and in how many pieces."""
 
 
 class Session:

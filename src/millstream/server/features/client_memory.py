@@ -8,17 +8,74 @@ Looking takes as long as there are clients, so it is done LOOK_S apart while the
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping, Sized
+from typing import Final, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+from millstream.server.config.settings import Config
+from millstream.server.core.stats import Stats
+from millstream.server.protocol.resp import RequestDecoder
 
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.02
 _SESSION: Final = 2048  # bytes that a connection takes besides its buffers
 _NAME: Final = 100  # bytes that a subscription or a watched key takes besides its name
+
+
+class Pacer(Protocol):
+    """The socket of a session: it decides when the session goes on, and how much output may wait."""
+
+    def run_later(self) -> None:
+        """Call `go_on` when others have had their turn."""
+
+    def check_output(self, extra: int = 0) -> None:
+        """Cut the session off if its output is above the limit."""
+
+    def evict(self) -> None:
+        """Close the connection without sending what waits."""
+
+    def backlog(self) -> tuple[int, int]:
+        """Return how many bytes of output wait in the socket's buffer, and in how many pieces."""
+
+
+class Client(Protocol):
+    """A session, as far as its memory goes."""
+
+    id: int
+    pacer: Pacer | None
+    channels: dict[bytes, None]
+    patterns: dict[bytes, None]
+    shards: dict[bytes, None]
+    is_spared: bool
+    is_trusted: bool
+    is_cut: bool
+
+    @property
+    def watched(self) -> Sized:
+        """The keys that it watches."""
+
+    @property
+    def decoder(self) -> RequestDecoder:
+        """What has arrived and is no request yet."""
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the open transaction."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of output that have not been handed over."""
+
+
+class Clients(Protocol):
+    """A hub, as far as the memory of its clients goes."""
+
+    config: Config
+    stats: Stats
+
+    @property
+    def sessions(self) -> Mapping[int, Client]:
+        """All sessions by number."""
 
 
 class ClientSizes(NamedTuple):
@@ -34,7 +91,7 @@ class ClientSizes(NamedTuple):
     total: int
 
 
-def sizes_of(session: Session) -> ClientSizes:
+def sizes_of(session: Client) -> ClientSizes:
     """Measure one connection."""
     decoder = session.decoder
     parsed = sum(sum(map(len, argv)) for argv in list(decoder.parsed))
@@ -50,7 +107,7 @@ def sizes_of(session: Session) -> ClientSizes:
 class ClientMemory:
     """The memory of all connections of a hub. Everything is called under its lock."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Clients) -> None:
         self._hub = hub
         self.is_limited = False
 
@@ -78,7 +135,7 @@ class ClientMemory:
         requests = max((sizes.query + sizes.arguments for sizes in known), default=0)
         return requests, max((sizes.unsent + sizes.waiting for sizes in known), default=0)
 
-    def _living(self) -> list[Session]:
+    def _living(self) -> list[Client]:
         return [session for session in list(self._hub.sessions.values()) if not session.is_cut]
 
     def look_soon(self) -> None:

@@ -39,6 +39,7 @@ UNREAD: Final = 32 << 20  # bytes that may wait for a peer without an output lim
 _KEPT: Final = 16 << 20  # bytes of requests that are read at full speed although they have to wait
 _TRICKLE_S: Final = 0.02  # how long to wait between reads after that
 _BURST_S: Final = 0.0005  # what a connection may use of the time for unusual work before it is not read from
+_READ_S: Final = 0.00002  # what a read costs before there is anything to do
 _SHARE: Final = 0.2  # part of the time that unusual work gets
 LINGER_S = 5.0  # how long a peer may take to read what it is sent before we close; not Final, for a test sets it
 
@@ -119,7 +120,7 @@ class Connection:
             self._fail(session)
             return
         if session.is_idle_work or not session.is_authenticated:
-            self._charge(perf_counter() - started)
+            self._charge(perf_counter() - started + _READ_S)
         if session.waiter is not None or session.is_held:
             self._wait_for_reply(session, len(data))
         elif self._waited_bytes:
