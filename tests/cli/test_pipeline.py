@@ -117,7 +117,7 @@ def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("app", "does not name a pipeline"),
+        ("app", "is not the name of a Pipeline"),
         ("nowhere:pipe", "there is no module 'nowhere'"),
         ("json:loads", "has no Pipeline named 'loads'"),
         ("missing.toml", "cannot be read"),

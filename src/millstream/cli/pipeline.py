@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 import os
@@ -17,6 +16,7 @@ import typer
 
 from millstream.cli import common, output
 from millstream.cli.exits import Exit, Failure
+from millstream.cli.loading import load_object
 from millstream.cli.worker import set_up_log
 from millstream.delivery.deadletters import seconds_of
 from millstream.errors import ConfigError
@@ -116,20 +116,8 @@ def load(target: str) -> Pipeline:
     if target.endswith(".toml"):
         _let_import_from(str(Path(target).absolute().parent))
         return Pipeline.from_toml(target)
-    module_name, mark, name = target.partition(":")
-    if not mark or not module_name or not name:
-        raise ConfigError(f"{target!r} does not name a pipeline: MODULE:NAME, such as app:pipe, or a .toml file")
     _let_import_from(here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # the module was found, but not something that it imports
-        raise ConfigError(f"there is no module {module_name!r} to import from {here}") from error
-    found = getattr(module, name, None)
-    if not isinstance(found, Pipeline):
-        there = [each for each, value in vars(module).items() if isinstance(value, Pipeline)]
-        raise ConfigError(f"{module_name!r} has no Pipeline named {name!r}; it has {', '.join(there) or 'none'}")
+    found: Pipeline = load_object(target, Pipeline, "Pipeline")
     return found
 
 

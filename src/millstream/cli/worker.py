@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -16,9 +14,12 @@ import typer
 
 from millstream.aio import Stream as AsyncStream
 from millstream.cli.exits import Failure
+from millstream.cli.loading import load_object
 from millstream.errors import ConfigError
-from millstream.printable import LineFormatter
+from millstream.printable import LineFormatter, safe_logger
 from millstream.worker.stream import Stream
+
+logger = safe_logger(logging.getLogger(__name__))
 
 
 def worker(
@@ -27,6 +28,9 @@ def worker(
     metrics: Annotated[
         int | None, typer.Option("--metrics", help="Port for Prometheus, on loopback.", min=1, max=65535)
     ] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when no entry is undelivered or pending.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log at level DEBUG.")] = False,
 ) -> None:
     """Run the handlers of streams. MODULE:NAME names a Stream in a module that Python finds from this directory.
@@ -48,7 +52,7 @@ def worker(
             stream._definition.url = address
     if metrics is not None:
         _serve_metrics(streams, metrics)
-    failures = _run_all(streams)
+    failures = _run_all(streams, until_idle)
     if failures:
         raise Failure(f"{failures[0][0].name}: {failures[0][1]}")
 
@@ -61,43 +65,34 @@ def set_up_log(level: int) -> None:
 
 
 def load_stream(target: str) -> Stream[Any] | AsyncStream[Any]:
-    """Return the stream that MODULE:NAME names; a ConfigError says what is wrong with the target."""
-    module_name, mark, name = target.partition(":")
-    if not mark or not module_name or not name:
-        raise ConfigError(f"{target!r} is not the name of a stream: use MODULE:NAME, such as app:orders")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # the module was found, but not something that it imports
-        raise ConfigError(f"there is no module {module_name!r} to import from {here}") from error
-    found = getattr(module, name, None)
-    if not isinstance(found, Stream | AsyncStream):
-        there = [each for each, value in vars(module).items() if isinstance(value, Stream | AsyncStream)]
-        raise ConfigError(f"{module_name!r} has no Stream named {name!r}; it has {', '.join(there) or 'none'}")
+    """Return the stream that MODULE:NAME names; an error says what is wrong with the target."""
+    found: Stream[Any] | AsyncStream[Any] = load_object(target, (Stream, AsyncStream), "Stream")
     if found._definition.registered is None:
-        raise ConfigError(f"{target}: the stream has no handler; put @{name}.handler() on a function")
+        name = target.partition(":")[2]
+        raise ConfigError(f"{target!r}: the stream has no handler; put @{name}.handler() on a function")
     return found
 
 
-def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]]) -> list[tuple[Any, BaseException]]:
+def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool) -> list[tuple[Any, BaseException]]:
     """Run each stream in a thread and wait here: only the main thread receives signals."""
     failures: list[tuple[Any, BaseException]] = []
     is_over = threading.Event()
+    running = list(streams)
 
     def run(stream: Stream[Any] | AsyncStream[Any]) -> None:
         try:
             if isinstance(stream, AsyncStream):
-                asyncio.run(stream.run(signals=False))
+                asyncio.run(stream.run(signals=False, until_idle=until_idle))
             else:
-                stream.run(signals=False)
+                stream.run(signals=False, until_idle=until_idle)
         except Exception as error:
-            logging.getLogger(__name__).exception("the worker of %r has ended with an error", stream.name)
+            logger.exception("the worker of %r has ended with an error", stream.name)
             failures.append((stream, error))
-        finally:
             is_over.set()
+        finally:
+            running.remove(stream)
+            if not running:
+                is_over.set()
 
     threads = [threading.Thread(target=run, args=(stream,), name=f"worker-{stream.name}") for stream in streams]
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -26,6 +27,7 @@ from millstream.worker.audit import Audit, audit_of
 from millstream.worker.base import StreamBase
 from millstream.worker.consume import Consuming
 from millstream.worker.handlers import Handler
+from millstream.worker.idle import IdleWatch
 from millstream.worker.message import Lease
 from millstream.worker.message import Message as BlockingMessage
 
@@ -101,11 +103,15 @@ class Stream(StreamBase[T]):
         """Make a function the handler: a coroutine runs in this loop, a plain function in threads."""
         return self._definition.register(function, concurrency, timeout)
 
-    async def run(self, *, signals: bool = True) -> None:
-        """Work until SIGTERM, SIGINT or `stop()`; being cancelled stops it too, after what is in hand."""
+    async def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`; being cancelled stops it too, after what is in hand.
+
+        With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending.
+        """
         loop = asyncio.get_running_loop()
         self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url), loop)
-        with _LoopSignals(loop, worker.stop if signals else None):
+        idle = IdleWatch(self._definition, worker.stop) if until_idle else nullcontext()
+        with _LoopSignals(loop, worker.stop if signals else None), idle:
             work = loop.run_in_executor(None, lambda: worker.run(signals=False))
             try:
                 await asyncio.shield(work)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -24,6 +25,7 @@ from millstream.worker.audit import Audit, audit_of
 from millstream.worker.base import StreamBase
 from millstream.worker.consume import Consuming
 from millstream.worker.handlers import Handler
+from millstream.worker.idle import IdleWatch
 from millstream.worker.message import Message
 
 T = TypeVar("T")
@@ -94,10 +96,14 @@ class Stream(StreamBase[T]):
         """Make a function the handler: returning acknowledges, an exception retries; see `delivery.signals`."""
         return self._definition.register(function, concurrency, timeout)
 
-    def run(self, *, signals: bool = True) -> None:
-        """Work until SIGTERM, SIGINT or `stop()`; a server that is not there yet is waited for."""
-        self._worker = self._definition.make_worker(lambda: connect(self._definition.url))
-        self._worker.run(signals=signals)
+    def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`; a server that is not there yet is waited for.
+
+        With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending.
+        """
+        self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url))
+        with IdleWatch(self._definition, worker.stop) if until_idle else nullcontext():
+            worker.run(signals=signals)
 
     def consume(self, *, ahead: int = 1, wait: float | None = None) -> Iterator[Message[T]]:
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.

@@ -26,6 +26,7 @@ from typing import Any
 
 from millstream.client.backend import Backend
 from millstream.client.payload import Codec
+from millstream.client.urls import hide_password
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.delivery import Delivery
@@ -35,6 +36,7 @@ from millstream.delivery.settlement import DeadLetter, Later, Reason, Release, S
 from millstream.delivery.signals import Interrupted
 from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPayload, ServerReplied
 from millstream.printable import safe_logger
+from millstream.worker.banner import announce
 from millstream.worker.handlers import Middleware, Registered
 from millstream.worker.message import Context, Message
 from millstream.worker.runtime.breaker import FloodBreaker
@@ -135,6 +137,7 @@ class Worker:
         with _Signals(self.stop if signals else None):
             try:
                 if self._open():
+                    self._announce()
                     self._work()
                     self._supervisor.require_alive()
                     if self._ended_by is not None:
@@ -167,6 +170,16 @@ class Worker:
         self._breaker = FloodBreaker(self.consumer.settings.breaker)
         self._context = self._make_context()
         return True
+
+    def _announce(self) -> None:
+        consumer = self.consumer
+        announce(
+            stream=consumer.stream,
+            group=consumer.group,
+            url=hide_password(self._urls[0]),
+            concurrency=self._handler.concurrency,
+            dead=consumer.keys.dead,
+        )
 
     def stop(self) -> None:
         """Stop reading; `run` returns when what is in hand is done or released."""
