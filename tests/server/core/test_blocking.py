@@ -52,6 +52,37 @@ def test_readers_of_a_group_are_served_in_the_order_they_came(readers: list[Peer
     assert [reader.read() for reader in readers] == [entry_of(b"s", b"%d-0" % n) for n in (1, 2, 3)]
 
 
+def test_one_entry_runs_the_command_of_few_of_many_waiting_readers(
+    world: World, writer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [world.peer() for _ in range(50)]
+    for number, reader in enumerate(many):
+        reader(group_read(f"c{number}", "COUNT 1"))
+    perform, ran = world.hub.perform, []
+    monkeypatch.setattr(world.hub, "perform", lambda *call: ran.append(call[1].name) or perform(*call))
+    world.pass_ms(1000)
+    ran.clear()
+    writer("XADD s 1-0 f v")
+    assert ran == ["xadd", "xreadgroup", "xreadgroup"]  # the one that is served, and one that finds nothing more
+    assert many[0].read() == entry_of(b"s", b"1-0")
+    assert b"$4\r\nidle\r\n:1000" not in writer("XINFO CONSUMERS s g"), "all of them have asked again"
+    for number in range(1, 50):
+        writer(f"XADD s {number + 1}-0 f v")
+        assert many[number].read() == entry_of(b"s", b"%d-0" % (number + 1)), "the order has stayed"
+
+
+def test_readers_with_another_question_or_group_are_run(world: World, writer: Peer) -> None:
+    writer("XGROUP CREATE s other $")
+    first, second, third = (world.peer() for _ in range(3))
+    first(group_read("c1", "COUNT 1"))
+    second(group_read("c2", "COUNT 2"))
+    third("XREADGROUP GROUP other c3 COUNT 1 BLOCK 0 STREAMS s >")
+    writer("XADD s 1-0 f v")
+    assert (first.read(), second.read(), third.read()) == (entry_of(b"s", b"1-0"), b"", entry_of(b"s", b"1-0"))
+    writer("XADD s 2-0 f v")
+    assert second.read() == entry_of(b"s", b"2-0")
+
+
 def test_the_first_takes_all_and_the_others_wait_on(readers: list[Peer], writer: Peer) -> None:
     for number, reader in enumerate(readers):
         reader(group_read(f"c{number}"))

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
+from millstream.engine.commands.streams.group import question_of
 from millstream.engine.keys.values import List, SortedSet
 from millstream.engine.outcome import Reply
 from millstream.engine.streams.stream import Stream
@@ -46,9 +47,11 @@ class Waiter:
     places: tuple[Place, ...] = field(init=False)
     is_waiting: bool = field(default=False, init=False)  # in the queues of its keys
     is_over: bool = field(default=False, init=False)  # answered, timed out or given up
+    question: tuple[bytes, ...] | None = field(init=False)  # equal questions of one group find the same
 
     def __post_init__(self) -> None:
         self.places = tuple(dict.fromkeys((self.db, key) for key in self.keys))  # a key counts once
+        self.question = question_of(self.argv) if self.group and len(self.keys) == 1 else None
 
     def wants(self, value: object | None) -> bool:
         """Whether to run the command again now that its key holds this (None: nothing)."""
@@ -77,6 +80,12 @@ class Waiters:
         self._waiting[waiter] = None
         for place in waiter.places:
             self._queues.setdefault(place, {})[waiter] = None
+
+    def move_to_end(self, waiter: Waiter) -> None:
+        """Let a waiter be the last one of its keys, as if it had just begun to wait."""
+        for queue in (self._waiting, *map(self._queues.__getitem__, waiter.places)):
+            del queue[waiter]
+            queue[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
         """Take a waiter out of all queues, if it is in them."""

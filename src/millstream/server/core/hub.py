@@ -26,6 +26,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from millstream.clock import Clock, SystemClock
+from millstream.engine.commands.streams.group import ask_again
 from millstream.engine.keys import expiry
 from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.outcome import NIL_ARRAY, Event, Outcome, Reply, Wait
@@ -682,11 +683,26 @@ class Hub:
             self._is_serving = False
 
     def _serve(self, place: Place) -> None:
-        """Run those who wait for a key now, in the order they blocked, each at most once."""
+        """Run those who wait for a key now, in the order they blocked, each at most once.
+
+        Many workers wait with the same question, and one of them gets the answer: those after it that would find
+        nothing are not run.
+        """
+        unanswered: dict[tuple[bytes, ...], int] = {}  # questions that found nothing, and when
         for waiter in self.waiters.at(place):
             now_ms = self.now_ms()
-            if waiter.is_waiting and waiter.wants(self._value_at(place, now_ms)):
+            value = self._value_at(place, now_ms)
+            if not waiter.is_waiting or not waiter.wants(value):
+                continue
+            question = None if self.gates else waiter.question
+            if question is None:
                 self._run_again(waiter, now_ms)
+            elif unanswered.get(question) == now_ms and ask_again(value, waiter.argv, now_ms):
+                self.waiters.move_to_end(waiter)
+            else:
+                self._run_again(waiter, now_ms)
+                if waiter.is_waiting:
+                    unanswered[question] = now_ms
 
     def _run_again(self, waiter: Waiter, now_ms: int) -> None:
         self.waiters.remove(waiter)

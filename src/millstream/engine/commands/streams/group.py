@@ -311,6 +311,26 @@ class _GroupReader:
         append_claimed(out, due.ids, due.fragments, idle_ms, count_before)
 
 
+def question_of(argv: list[bytes]) -> tuple[bytes, ...] | None:
+    """Return what readers have in common that find the same: the words without the consumer. None: not comparable."""
+    if argv[1].upper() != b"GROUP" or argv[-3].upper() != b"STREAMS":
+        return None
+    return (*argv[:3], *argv[4:])
+
+
+def ask_again(stream: object, argv: list[bytes], now_ms: int) -> bool:
+    """Do for a waiting reader all that XREADGROUP does when there is nothing to read; return whether it was possible.
+
+    The caller knows that the same question has found nothing in this millisecond.
+    """
+    group = stream.groups.get(argv[2]) if type(stream) is Stream else None
+    consumer = None if group is None else group.consumers.get(argv[3])
+    if consumer is None:
+        return False
+    consumer.seen_ms = now_ms
+    return True
+
+
 def count_again(count: int) -> int:
     """A delivery count after one more; the highest stays."""
     return min(count + 1, I64_MAX)
