@@ -3,7 +3,8 @@
     python -m bench.engine [--rounds N]
 
 Prints a table of ratios, the memory an entry and a pending entry take, and times at n, 2n, 4n; ends with status 1 if
-anything is below what the project promises. Replies are checked; clients do not retry.
+anything is below what the project promises. Replies are checked; clients do not retry. Each peer runs in a process of
+its own, and the garbage collector runs as it does for a user.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from bench.elsewhere import Elsewhere
 from bench.rounds import HEADER, Comparison, compare, timed
 from millstream import Broker
 from millstream.clock import ManualClock
-from tests.support.servers import RealServer, redis_binary, running, valkey_binary
+from tests.support.servers import redis_binary, running, valkey_binary
 
 VALUE = b"x" * 100
 FIELDS = {b"f": VALUE}
@@ -39,9 +41,9 @@ REDIS = "redis-py on Redis 8.10"
 FAKE = "fakeredis"
 
 
-def client(server: RealServer) -> redis.Redis:
-    """A redis-py client that never tries again on its own."""
-    return redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=60)
+def client(port: int) -> redis.Redis:
+    """Return a redis-py client that never tries again on its own."""
+    return redis.Redis(port=port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=60)
 
 
 # One by one
@@ -75,10 +77,10 @@ class Ours:
 
 
 class Theirs:
-    """The four operations through redis-py."""
+    """The four operations through redis-py; without a port on fakeredis."""
 
-    def __init__(self, connection: redis.Redis, *, knows_xnack: bool) -> None:
-        self.client: Any = connection
+    def __init__(self, port: int | None, knows_xnack: bool) -> None:
+        self.client: Any = fakeredis.FakeRedis(version=(8, 8)) if port is None else client(port)
         self.knows_xnack = knows_xnack
         self.client.xgroup_create("s", "g", "0", mkstream=True)
 
@@ -145,13 +147,11 @@ class ClaimHere:
         self.broker.xclaim(b"s", b"g", b"slow", 0, self.ids, idle_ms=50, retry_count=1, justid=True)
         self.broker.xclaim(b"s", b"g", b"slow", 0, due, idle_ms=1100, retry_count=1, justid=True)
         gc.collect()
-        gc.disable()
         start = time.perf_counter()
         entries = self.broker.xreadgroup(b"g", b"quick", {b"s": b">"}, DUE, None, 1000)[b"s"]
         took = time.perf_counter() - start
         values = [entry.fields[b"f"] for entry in entries]
         read = time.perf_counter() - start
-        gc.enable()
         _check([entry.id for entry in entries] == due and all(value == VALUE for value in values))
         return took, read
 
@@ -159,8 +159,8 @@ class ClaimHere:
 class ClaimThere:
     """Claiming through redis-py: with CLAIM, or with XAUTOCLAIM until all is seen."""
 
-    def __init__(self, connection: redis.Redis, *, knows_claim: bool) -> None:
-        self.client: Any = connection
+    def __init__(self, port: int, knows_claim: bool) -> None:
+        self.client: Any = client(port)
         self.knows_claim = knows_claim
         pipe = self.client.pipeline(transaction=False)
         for _ in range(PENDING):
@@ -175,7 +175,6 @@ class ClaimThere:
         self.client.xclaim("claims", "g", "slow", 0, due, idle=1100, retrycount=1, justid=True)
         found: list[bytes] = []
         gc.collect()
-        gc.disable()
         start = time.perf_counter()
         if self.knows_claim:
             reply = self.client.execute_command(
@@ -191,7 +190,6 @@ class ClaimThere:
                 if cursor == b"0-0":
                     break
         took = time.perf_counter() - start
-        gc.enable()
         _check(sorted(found) == sorted(due))
         return took
 
@@ -208,11 +206,11 @@ def speeds(rounds: int) -> list[Comparison]:
         Comparison("claim 1,000 of 20,000", "redis-py on Valkey, XAUTOCLAIM", 15),
     ]
     with running(_need(valkey_binary()), "--save", "") as valkey, running(_need(redis_binary()), "--save", "") as real:
-        pids = [valkey.pid, real.pid]
         ours = Ours()
-        on_valkey = Theirs(client(valkey), knows_xnack=False)
-        on_redis = Theirs(client(real), knows_xnack=True)
-        fake = Theirs(fakeredis.FakeRedis(version=(8, 8)), knows_xnack=True)
+        on_valkey = Elsewhere(Theirs, valkey.port, False)
+        on_redis = Elsewhere(Theirs, real.port, True)
+        fake = Elsewhere(Theirs, None, True)
+        pids = [valkey.pid, real.pid, on_valkey.pid, on_redis.pid, fake.pid]
 
         def one_by_one() -> dict[str, tuple[float, float]]:
             mine, valkeys, reds, fakes = ours.round(), on_valkey.round(), on_redis.round(), fake.round()
@@ -222,8 +220,9 @@ def speeds(rounds: int) -> list[Comparison]:
 
         print("rounds counted, left out:", compare(rounds, one_by_one, comparisons, pids))
         here = ClaimHere()
-        with_claim = ClaimThere(client(real), knows_claim=True)
-        with_autoclaim = ClaimThere(client(valkey), knows_claim=False)
+        with_claim = Elsewhere(ClaimThere, real.port, True)
+        with_autoclaim = Elsewhere(ClaimThere, valkey.port, False)
+        pids += [with_claim.pid, with_autoclaim.pid]
         read_all: list[float] = []
 
         def claim() -> dict[str, tuple[float, float]]:
@@ -235,6 +234,8 @@ def speeds(rounds: int) -> list[Comparison]:
             }
 
         print("rounds counted, left out:", compare(rounds, claim, claims, pids))
+        for peer in (on_valkey, on_redis, fake, with_claim, with_autoclaim):
+            peer.close()
         print(f"claim with every field of every entry decoded: {sorted(read_all)[len(read_all) // 2] * 1e3:.2f} ms")
     return comparisons + claims
 

@@ -1,8 +1,11 @@
 """What becomes of a failed delivery: a function of the attempt's number and the failure.
 
-    failure ── a signal? ── a rule for its class? ── else "retry" ──▶ Settlement
-                                                        │ within max_retries: Later(backoff)
-                                                        └ beyond: DeadLetter("retries")
+    exception ── answered: a signal? a rule for its class? else "retry" ──▶ Failure ── decide ──▶ Settlement
+                                                                              │ within max_retries: Later(backoff)
+                                                                              └ beyond: DeadLetter("retries")
+
+`answered` runs where the exception is. A Failure can travel as text, so `decide` may run elsewhere: in Spark the one
+runs in the step of a row, the other in the sink that settles it.
 
 It knows no backend, no clock and no loop; the randomness of the backoff is handed in. Attempts count from 1, so
 `max_retries=3` means four deliveries: three that may fail and are followed by another, and a last one.
@@ -13,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 from millstream.delivery import signals
 from millstream.delivery.config import checks
@@ -87,42 +90,69 @@ class RetryPolicy:
         return attempt > self.max_retries
 
     def settle(self, attempt: int, failure: BaseException | None, rng: random.Random = LUCK) -> Settlement:
-        """How the delivery ends that was this attempt (from 1) and ended in this failure, or in none."""
-        match failure:
-            case None:
-                return Ack()
-            case signals.Interrupted() | signals.Release():
-                return Release()
-            case signals.Reject():
-                return DeadLetter.of(Reason.REJECTED, failure, failure.reason)
-            case signals.Retry():
-                return self._again(attempt, failure, failure.delay, rng)
-            case _:
-                return self._apply(self._answer(failure), attempt, failure, rng)
+        """Return how the delivery ends that was this attempt (from 1) and ended in this failure, or in none."""
+        return decide(self, attempt, None if failure is None else answered(self, failure), rng)
 
-    def _apply(self, answer: Answer, attempt: int, failure: BaseException, rng: random.Random) -> Settlement:
-        match answer:
-            case "release" | signals.Release():
-                return Release()
-            case "reject":
-                return DeadLetter.of(Reason.REJECTED, failure)
-            case signals.Reject():
-                return DeadLetter.of(Reason.REJECTED, failure, answer.reason)
-            case signals.Retry():
-                return self._again(attempt, failure, answer.delay, rng)
-            case _:
-                return self._again(attempt, failure, None, rng)
 
-    def _again(self, attempt: int, failure: BaseException, delay: float | None, rng: random.Random) -> Settlement:
-        if self.is_last(attempt):
-            return DeadLetter.of(Reason.RETRIES, failure)
-        return Later(self.backoff.delay(attempt, rng) if delay is None else delay, failure)
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a failed delivery asks for, and what is told of it."""
 
-    def _answer(self, failure: BaseException) -> Answer:
-        """What the nearest rule says; "retry" where there is none."""
-        kind = next((kind for kind in type(failure).__mro__ if kind in self.on), None)
-        rule = "retry" if kind is None else self.on[kind]
-        return _asked(rule, failure) if callable(rule) else rule
+    answer: Verdict
+    error: str | None = None  # None: the exception's own words
+    traceback: str = ""
+    delay_s: float | None = None  # of "retry"; None: the backoff decides
+    reason: Reason = Reason.REJECTED  # of "reject"
+    cause: BaseException | None = None  # None: the failure was told as text
+
+    def letter(self, reason: Reason) -> DeadLetter:
+        """Return the dead letter that tells of it."""
+        if self.cause is not None:
+            return DeadLetter.of(reason, self.cause, self.error)
+        return DeadLetter(reason, self.error or "", self.traceback)
+
+
+def decide(policy: RetryPolicy, attempt: int, failure: Failure | None, rng: random.Random = LUCK) -> Settlement:
+    """Return how a delivery ends: the only place where retry, dead letter or done is decided.
+
+    `attempt` counts from 1; `failure` is None for a delivery that is done.
+    """
+    if failure is None:
+        return Ack()
+    match failure.answer:
+        case "release":
+            return Release()
+        case "reject":
+            return failure.letter(failure.reason)
+        case "retry":
+            if policy.is_last(attempt):
+                return failure.letter(Reason.RETRIES)
+            delay_s = policy.backoff.delay(attempt, rng) if failure.delay_s is None else failure.delay_s
+            return Later(delay_s, failure.cause)
+    assert_never(failure.answer)
+
+
+def answered(policy: RetryPolicy, failure: BaseException) -> Failure:
+    """Return what an exception asks for: by itself if it is a signal, else by the policy's rule for its class."""
+    is_signal = isinstance(failure, signals.Interrupted | signals.Retry | signals.Reject | signals.Release)
+    answer = failure if is_signal else _ruled(policy, failure)
+    match answer:
+        case "release" | signals.Release() | signals.Interrupted():
+            return Failure("release", cause=failure)
+        case "reject":
+            return Failure("reject", cause=failure)
+        case signals.Reject():
+            return Failure("reject", answer.reason, cause=failure)
+        case signals.Retry():
+            return Failure("retry", delay_s=answer.delay, cause=failure)
+    return Failure("retry", cause=failure)
+
+
+def _ruled(policy: RetryPolicy, failure: BaseException) -> Answer:
+    """Return what the nearest rule says; "retry" where there is none."""
+    kind = next((kind for kind in type(failure).__mro__ if kind in policy.on), None)
+    rule = "retry" if kind is None else policy.on[kind]
+    return _asked(rule, failure) if callable(rule) else rule
 
 
 def _asked(rule: Callable[[BaseException], Answer], failure: BaseException) -> Answer:

@@ -78,6 +78,16 @@ def test_rows_are_tried_without_a_server(spark: SparkSession) -> None:
     assert "data.quantity" in found.dead[2].error
 
 
+def test_the_rules_of_the_policy_count_in_a_pipeline(spark: SparkSession) -> None:
+    """Classes and functions alike: a rule is asked where the row fails."""
+    rules: Any = {OSError: "reject", TypeError: lambda error: Retry(33)}
+    policy = RetryPolicy(max_retries=2, on=rules)
+    steps = [Rows(total, adds="total bigint"), Rows(lambda row: None if row.total else len(row.total))]
+    found = pipeline(retry=policy, steps=steps).test([order("QQ"), order(quantity=0)], spark=spark)
+    assert [(each.row, each.reason) for each in found.dead] == [(0, "rejected")]
+    assert [(each.row, each.delay) for each in found.retried] == [(1, 33.0)]
+
+
 def test_the_last_try_of_a_row_that_fails_makes_it_a_dead_letter(spark: SparkSession) -> None:
     found = pipeline().test([order("ZZ", _delivery_count=2), order("ZZ", _delivery_count=3)], spark=spark)
     assert [each.row for each in found.retried] == [0]

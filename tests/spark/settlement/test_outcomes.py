@@ -11,9 +11,9 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from millstream import Reject, Release, Retry, Stream
+from millstream import Reject, Release, Retry, RetryPolicy, Stream
 from millstream.errors import ConfigError
-from millstream.spark.settlement.outcomes import NOTHING, mapped, process, split, try_map
+from millstream.spark.settlement.outcomes import NOTHING, RowCall, mapped, process, split, try_map
 from tests.spark.conftest import Place
 from tests.spark.group.test_group import GROUP, SCHEMA, audit, rows_of, run, settled
 
@@ -49,7 +49,8 @@ def twice(row: Any) -> Any:
 
 def outcomes(count: int = 10) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pylist([{"stream": "s", "id": f"{n}-0", "n": n} for n in range(count)])
-    found: list[dict[str, Any]] = mapped(batch, twice, ["twice"], ["stream", "id"], OUT).to_pylist()
+    call = RowCall(twice, ("twice",), ("stream", "id"), OUT, RetryPolicy())
+    found: list[dict[str, Any]] = mapped(batch, call).to_pylist()
     return found
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from millstream.delivery.config.settings import GROUP_START
 from millstream.delivery.policy import Backoff, RetryPolicy
 from millstream.errors import ConfigError
+from millstream.spark.group.policies import policy_from
 from millstream.spark.options import CHOICE, CONNECTION, ConnectionOptions, Given, Read, parse_connection, parse_read
 
 MOST_ROWS = 250_000  # a batch, unless the options say otherwise: what it has, no other member of the group can have
-SHARED = ("group", "consumer", "lease", "maxRetries", "backoff", "deadLetter", "fieldPrefix")
+SHARED = ("group", "consumer", "lease", "maxRetries", "backoff", "retryPolicy", "deadLetter", "fieldPrefix")
 OF_COLUMNS = ("mode", "timestampFormat", "fetchSize", "minPartitions", "maxOffsetsPerTrigger", "discoveryInterval")
 OWN = (*SHARED, "groupStart", "settle", "retain")
 GROUP_READ = (*CONNECTION, *CHOICE, *OF_COLUMNS, *OWN)
@@ -119,15 +120,22 @@ def parse_terms(given: Given) -> Terms:
         group=group,
         prefix=given.parsed("consumer", _prefix, "spark"),
         lease_ms=round(lease_s * 1000),
-        policy=RetryPolicy(max_retries=given.parsed("maxRetries", _retries, 3), backoff=_backoff(given)),
+        policy=_policy(given),
         dead_letter=given.text("deadLetter") or "",
         field_prefix=given.text("fieldPrefix", "_") or "",
     )
 
 
-def _backoff(given: Given) -> Backoff:
-    first = given.duration("backoff", Backoff().first)
-    return Backoff(first=first, cap=max(first, Backoff().cap))
+def _policy(given: Given) -> RetryPolicy:
+    whole = given.parsed("retryPolicy", policy_from, None)
+    if whole is None:
+        first = given.duration("backoff", Backoff().first)
+        backoff = Backoff(first=first, cap=max(first, Backoff().cap))
+        return RetryPolicy(max_retries=given.parsed("maxRetries", _retries, 3), backoff=backoff)
+    for name in ("maxRetries", "backoff"):
+        if given.text(name) is not None:
+            raise ConfigError(f"options 'retryPolicy' and {name!r} exclude each other: give one of them")
+    return whole
 
 
 def _retries(text: str) -> int:

@@ -9,6 +9,7 @@ from millstream.client.calls import Word
 from millstream.client.capabilities import Capabilities
 from millstream.delivery.batches import Batches, Condemned
 from millstream.delivery.keys import Keys
+from millstream.delivery.policy import Failure, decide
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.steps import Settle, Steps
 from millstream.spark.group.options import Terms
@@ -50,11 +51,9 @@ def end_of(condemned: Condemned) -> Settlement:
 
 
 def unsettled(deliveries: int, terms: Terms) -> Settlement:
-    """How a row ends that a query has given no outcome: it is tried again, as often as one that failed."""
-    policy = terms.policy
-    if policy.is_last(deliveries):
-        return DeadLetter(Reason.RETRIES, "the query ended its batch without an outcome for this entry")
-    return Later(policy.backoff.delay(deliveries))
+    """Return how a row ends that a query has given no outcome: it is tried again, as often as one that failed."""
+    failure = Failure("retry", "the query ended its batch without an outcome for this entry")
+    return decide(terms.policy, deliveries, failure)
 
 
 def item(entry_id: bytes, number: int | None, settlement: Settlement, stream: Word, terms: Terms) -> Settle:

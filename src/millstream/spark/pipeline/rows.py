@@ -8,7 +8,7 @@ Neighbouring row steps become one stage, so that rows are turned into Python val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
+from millstream.delivery.policy import RetryPolicy
 from millstream.delivery.settlement import DeadLetter, Reason
 from millstream.errors import ConfigError, MalformedPayload
 from millstream.spark.pipeline.schemas import Table
@@ -84,6 +85,7 @@ class Stage:
     """Row steps that follow each other."""
 
     steps: tuple[RowStep, ...]
+    policy: RetryPolicy
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """All rows, with columns that say how they ended."""
@@ -92,7 +94,7 @@ class Stage:
         for step in self.steps:
             columns = columns_after(step, columns)
         result = StructType([*(StructField(each.name, each.dataType) for each in columns), *_struct(ENDS).fields])
-        return frame.mapInArrow(_mapper(self.steps, _arrow(result)), result)
+        return frame.mapInArrow(_mapper(self, _arrow(result)), result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +151,18 @@ def ended_rows(staged: DataFrame) -> DataFrame:
 Batches = Iterator[pa.RecordBatch]
 
 
-def _mapper(steps: Sequence[RowStep], schema: pa.Schema) -> Callable[[Batches], Batches]:
+def _mapper(stage: Stage, schema: pa.Schema) -> Callable[[Batches], Batches]:
     def mapped(batches: Batches) -> Batches:
         begin("rows")
         for batch in batches:
-            yield stepped(batch, steps, schema)
+            yield stepped(batch, stage, schema)
 
     return mapped
 
 
-def stepped(batch: pa.RecordBatch, steps: Sequence[RowStep], schema: pa.Schema) -> pa.RecordBatch:
+def stepped(batch: pa.RecordBatch, stage: Stage, schema: pa.Schema) -> pa.RecordBatch:
     """A batch through row steps."""
-    rows = [_tried(row, steps) for row in rows_of(batch)]
+    rows = [_tried(row, stage) for row in rows_of(batch)]
     try:
         return pa.RecordBatch.from_pylist(rows, schema)
     except _UNFIT:  # a row's values do not fit its columns: find out which
@@ -170,25 +172,25 @@ def stepped(batch: pa.RecordBatch, steps: Sequence[RowStep], schema: pa.Schema) 
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
-def _tried(row: Values, steps: Sequence[RowStep]) -> Values:
+def _tried(row: Values, stage: Stage) -> Values:
     about = {name: row[name] for name in TYPES if name in row}
     current: Values | None = row
     try:
-        for step in steps:
+        for step in stage.steps:
             assert current is not None
             current = run(step, current)
             if current is None:
                 return about | {"_outcome": ACK}
     except Exception as failure:  # as a handler's: it is the row's, and not the query's
-        return about | end_of(failure)
+        return about | end_of(failure, stage.policy)
     return current or {}
 
 
-def end_of(failure: Exception) -> Values:
+def end_of(failure: Exception, policy: RetryPolicy) -> Values:
     """The columns that say how a row ends whose step has failed."""
     if isinstance(failure, MalformedPayload):
         return {"_outcome": DEAD, "_reason": str(Reason.MALFORMED), "_error": str(failure)}
-    return {f"_{name}": value for name, value in outcome_of(failure).items()}
+    return {f"_{name}": value for name, value in outcome_of(failure, policy).items()}
 
 
 def _fitting(row: Values, schema: pa.Schema) -> Values:

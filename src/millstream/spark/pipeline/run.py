@@ -24,7 +24,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.delivery.deadletters import seconds_of
-from millstream.delivery.settlement import Reason
+from millstream.delivery.policy import decide
+from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release
 from millstream.errors import ConfigError, MillstreamError
 from millstream.printable import safe_logger
 from millstream.spark.pipeline.definition import Pipeline
@@ -34,7 +35,7 @@ from millstream.spark.pipeline.sinks import Batch, Parquet, Sink
 from millstream.spark.pipeline.sources import CONSUMER, COUNT, ID, STREAM, TYPES, GroupSource, history, read_schema
 from millstream.spark.pipeline.steps import Require, Rows
 from millstream.spark.runtime.session import register, session
-from millstream.spark.settlement.rows import ACK, DEAD, RELEASE
+from millstream.spark.settlement.rows import ACK, RETRY, Other, failure_of
 from millstream.spark.settlement.sink import settle
 
 log = safe_logger(logging.getLogger(__name__))
@@ -71,10 +72,10 @@ def plan(pipeline: Pipeline) -> list[AnyStage | Callable[[DataFrame], DataFrame]
             waiting.append(step)
             continue
         if waiting:
-            found.append(Stage(tuple(waiting)))
+            found.append(Stage(tuple(waiting), pipeline.retry))
             waiting = []
         found.append(Check(step) if isinstance(step, Require) else step)
-    return [*found, Stage(tuple(waiting))] if waiting else found
+    return [*found, Stage(tuple(waiting), pipeline.retry)] if waiting else found
 
 
 def applied(pipeline: Pipeline, frame: DataFrame) -> Applied:
@@ -329,16 +330,18 @@ def tried(pipeline: Pipeline, rows: Sequence[Any], spark: SparkSession | None) -
 
 
 def _sort(pipeline: Pipeline, row: Any, result: Result) -> None:
-    number = row.asDict().get("delivery_count", 1)
-    place, error = _place(row["id"]), row["error"] or ""
-    if row["outcome"] == DEAD:
-        result.dead.append(Failed(place, row["reason"] or str(Reason.REJECTED), error))
-    elif row["outcome"] == RELEASE:
-        result.released.append(place)
-    elif row["outcome"] != ACK and pipeline.retry.is_last(number):
-        result.dead.append(Failed(place, str(Reason.RETRIES), error))
-    elif row["outcome"] != ACK:
-        result.retried.append(Failed(place, str(Reason.RETRIES), error, row["delay"]))
+    place, told = _place(row["id"]), {name: row[name] or "" for name in ("reason", "error", "traceback")}
+    delay_s = row["delay"]
+    failure = failure_of(Other(b"", None, None, row["outcome"] or RETRY, **told, delay_s=delay_s))
+    match decide(pipeline.retry, row.asDict().get("delivery_count", 1), failure):
+        case DeadLetter(reason=reason, error=error):
+            result.dead.append(Failed(place, str(reason), error))
+        case Release():
+            result.released.append(place)
+        case Later():
+            result.retried.append(Failed(place, str(Reason.RETRIES), told["error"], delay_s))
+        case Ack():
+            pass
 
 
 def _place(entry_id: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from millstream.delivery.policy import RetryPolicy
 from millstream.errors import ConfigError
 from millstream.spark.group.options import parse_group_read
+from millstream.spark.group.policies import check_travels, policy_text
 from millstream.spark.options import parse_read
 
 STREAM, ID, TIMESTAMP, COUNT, CONSUMER = "_stream", "_id", "_timestamp", "_delivery_count", "_consumer"
@@ -65,12 +66,12 @@ class GroupSource:
             "group": self.group,
             "lease": self.lease,
             "deadLetter": self.dead_letter,
-            "maxRetries": retry.max_retries,
-            "backoff": f"{retry.backoff.first}s",
+            "retryPolicy": policy_text(retry),
         }
 
     def check(self, retry: RetryPolicy) -> None:
         _check_stream(self.stream)
+        check_travels(retry)
         parse_group_read(self.read_options(None, retry))
 
 

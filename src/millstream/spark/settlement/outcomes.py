@@ -15,15 +15,17 @@ runs the function, writes the good rows with any writer of Spark and settles the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
-from millstream.delivery import signals
+from millstream.delivery.policy import RetryPolicy, answered
 from millstream.delivery.settlement import DeadLetter, Reason
 from millstream.errors import ConfigError
+from millstream.spark.group.policies import check_travels, policy_text
 from millstream.spark.runtime.compat import arrow_schema
 from millstream.spark.runtime.tasks import begin, rows_of
 from millstream.spark.settlement.rows import ACK, DEAD, RELEASE, RETRY
@@ -36,27 +38,26 @@ Function = Callable[[Row], object]
 Sink = Callable[[DataFrame, int], object]
 
 
-def outcome_of(failure: Exception) -> dict[str, Any]:
-    """The outcome columns of a row whose function has failed."""
-    match failure:
-        case signals.Release() | signals.Interrupted():
+def outcome_of(failure: Exception, policy: RetryPolicy) -> dict[str, Any]:
+    """Return the outcome columns of a row whose function has failed; the sink decides by them."""
+    found = answered(policy, failure)
+    match found.answer:
+        case "release":
             return {"outcome": RELEASE}
-        case signals.Reject():
-            return {"outcome": DEAD, **_told(Reason.REJECTED, failure, failure.reason)}
-        case signals.Retry():
-            return {"outcome": RETRY, **_told(Reason.RETRIES, failure), "delay": failure.delay}
-    return {"outcome": RETRY, **_told(Reason.RETRIES, failure)}
+        case "reject":
+            return {"outcome": DEAD, **_told(found.letter(found.reason))}
+    return {"outcome": RETRY, **_told(found.letter(Reason.RETRIES)), "delay": found.delay_s}
 
 
-def _told(reason: Reason, failure: Exception, error: str | None = None) -> dict[str, Any]:
-    letter = DeadLetter.of(reason, failure, error)
-    return {"reason": str(reason), "error": letter.error, "traceback": letter.traceback}
+def _told(letter: DeadLetter) -> dict[str, Any]:
+    return {"reason": str(letter.reason), "error": letter.error, "traceback": letter.traceback}
 
 
-def try_map(df: DataFrame, function: Function, schema: StructType | str) -> DataFrame:
+def try_map(df: DataFrame, function: Function, schema: StructType | str, retry: RetryPolicy | None = None) -> DataFrame:
     """Each row through a function; columns of `schema`, then those that say which entry it was and how it ends.
 
-    The function is given a Row and returns a dict, a Row or a tuple, or None for a row that is done without output.
+    The function is given a Row and returns a dict, a Row or a tuple, or None for a row that is done without output. Of
+    `retry` the rules for exceptions count here, and the rest where the rows are settled.
     """
     columns = schema if isinstance(schema, StructType) else _struct(schema)
     for name in ("stream", "id"):
@@ -67,7 +68,8 @@ def try_map(df: DataFrame, function: Function, schema: StructType | str) -> Data
     if taken:
         raise ConfigError(f"columns {', '.join(sorted(taken))} of the schema are try_map's own: name yours otherwise")
     result = StructType([*columns.fields, *(_field(df, name) for name in carried), *_struct(_OUTCOME).fields])
-    return df.mapInArrow(_mapper(function, columns.names, carried, arrow_schema(result)), result)
+    call = RowCall(function, tuple(columns.names), tuple(carried), arrow_schema(result), retry or RetryPolicy())
+    return df.mapInArrow(call.batches, result)
 
 
 def _field(df: DataFrame, name: str) -> StructField:
@@ -80,37 +82,40 @@ def _struct(text: str) -> StructType:
     return found
 
 
-def _mapper(
-    function: Function, names: Sequence[str], carried: Sequence[str], schema: pa.Schema
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class RowCall:
+    """What the executors need to run a function on rows."""
+
+    function: Function
+    names: tuple[str, ...]
+    carried: tuple[str, ...]
+    schema: pa.Schema
+    policy: RetryPolicy
+
+    def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin("rows")
         for batch in batches:
-            yield mapped(batch, function, names, carried, schema)
-
-    return run
+            yield mapped(batch, self)
 
 
-def mapped(
-    batch: pa.RecordBatch, function: Function, names: Sequence[str], carried: Sequence[str], schema: pa.Schema
-) -> pa.RecordBatch:
+def mapped(batch: pa.RecordBatch, call: RowCall) -> pa.RecordBatch:
     """A batch through a function, row by row."""
-    rows = [_tried(row, function, names, carried) for row in rows_of(batch)]
+    rows = [_tried(row, call) for row in rows_of(batch)]
     try:
-        return pa.RecordBatch.from_pylist(rows, schema)
+        return pa.RecordBatch.from_pylist(rows, call.schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):  # a row's result does not fit: find out which
-        return pa.RecordBatch.from_pylist([_fitting(row, names, schema) for row in rows], schema)
+        return pa.RecordBatch.from_pylist([_fitting(row, call) for row in rows], call.schema)
 
 
-def _tried(row: Mapping[str, Any], function: Function, names: Sequence[str], carried: Sequence[str]) -> dict[str, Any]:
-    which = {name: row[name] for name in carried}
+def _tried(row: Mapping[str, Any], call: RowCall) -> dict[str, Any]:
+    which = {name: row[name] for name in call.carried}
     try:
-        result = function(Row(**row))
+        result = call.function(Row(**row))
         if result is None:
             return {**which, "outcome": ACK, "reason": NOTHING}
-        return {**_columns(result, names), **which, "outcome": ACK}
+        return {**_columns(result, call.names), **which, "outcome": ACK}
     except Exception as failure:  # as a handler's: it is the row's, and not the query's
-        return {**which, **outcome_of(failure)}
+        return {**which, **outcome_of(failure, call.policy)}
 
 
 def _columns(result: object, names: Sequence[str]) -> dict[str, Any]:
@@ -126,12 +131,13 @@ def _columns(result: object, names: Sequence[str]) -> dict[str, Any]:
     raise ConfigError(f"the function must return a dict, a Row or a tuple of {len(names)}, not {type(result).__name__}")
 
 
-def _fitting(row: dict[str, Any], names: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
+def _fitting(row: dict[str, Any], call: RowCall) -> dict[str, Any]:
     try:
-        pa.RecordBatch.from_pylist([row], schema)
+        pa.RecordBatch.from_pylist([row], call.schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         which = {name: row[name] for name in CARRIED if name in row}
-        return {**which, **outcome_of(TypeError(f"the function's result does not fit the schema: {error}"))}
+        unfit = TypeError(f"the function's result does not fit the schema: {error}")
+        return {**which, **outcome_of(unfit, call.policy)}
     return row
 
 
@@ -146,16 +152,28 @@ def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:
     return df.where(is_good).select(*own, "stream", "id"), df.select(*added)
 
 
-def process(df: DataFrame, function: Function, schema: StructType | str, sink: Sink, **options: object) -> Any:
+def process(
+    df: DataFrame,
+    function: Function,
+    schema: StructType | str,
+    sink: Sink,
+    retry: RetryPolicy | None = None,
+    **options: object,
+) -> Any:
     """A writer of a streaming query that maps, writes the good rows with `sink(good, batch_id)`, and then settles.
 
     `options` are those of the settle sink: url, group, and what else the source was given. A batch that fails before
     its end is run again with the same rows, so that the sink should put a batch that it has had in its place again.
+    `retry` says what failures mean and when rows are given up; option `retryPolicy` is made of it.
     """
     from millstream.spark.settlement.sink import settle
 
+    if retry is not None:
+        check_travels(retry)
+        options["retryPolicy"] = policy_text(retry)
+
     def run(batch: DataFrame, batch_id: int) -> None:
-        decided = try_map(batch, function, schema).persist()
+        decided = try_map(batch, function, schema, retry).persist()
         try:
             good, settlements = split(decided)
             sink(good, batch_id)

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
+from millstream.delivery.policy import Failure, decide
+from millstream.delivery.settlement import Reason, Settlement
 from millstream.errors import ConfigError, MalformedPayload
 from millstream.spark.group.options import Terms
 
@@ -183,23 +184,25 @@ def others_of(rows: pa.Table) -> list[Other]:
 
 
 def settlement_of(row: Other, number: int, terms: Terms) -> Settlement:
-    """How a delivery ends, in a worker's words; `number` says which delivery it is."""
+    """Return how a delivery ends; `number` says which delivery it is."""
+    return decide(terms.policy, number, failure_of(row))
+
+
+def failure_of(row: Other) -> Failure | None:
+    """Return what a row asks for; None: it is done.
+
+    The `reason` of a dead one may be one of those that workers give; any other text is what a handler says when it
+    rejects.
+    """
     match row.outcome:
         case "ack":
-            return Ack()
+            return None
         case "release":
-            return Release()
+            return Failure("release")
+        case "dead" if row.reason in _REASONS:
+            return Failure("reject", row.error, row.traceback, reason=Reason(row.reason))
         case "dead":
-            return _dead(row)
-    if terms.policy.is_last(number):
-        error = row.error or row.reason or "the query asked for another try, and this was the last"
-        return DeadLetter(Reason.RETRIES, error, row.traceback)
-    return Later(terms.policy.backoff.delay(number) if row.delay_s is None else row.delay_s)
-
-
-def _dead(row: Other) -> DeadLetter:
-    """`reason` may be one of those that workers give; any other text is what a handler says when it rejects."""
-    if row.reason in _REASONS:
-        return DeadLetter(Reason(row.reason), row.error, row.traceback)
-    told = ": ".join(part for part in (row.reason, row.error) if part)
-    return DeadLetter(Reason.REJECTED, told, row.traceback)
+            told = ": ".join(part for part in (row.reason, row.error) if part)
+            return Failure("reject", told, row.traceback)
+    error = row.error or row.reason or "the query asked for another try, and this was the last"
+    return Failure("retry", error, row.traceback, row.delay_s)
