@@ -13,6 +13,7 @@ from millstream.version import VERSION
 if TYPE_CHECKING:
     from millstream.broker import AutoClaimed, Broker, Entry, PendingEntry, PendingSummary
     from millstream.client import Backend, Capabilities, connect
+    from millstream.client.payload import Codec
     from millstream.clock import Clock, ManualClock, SystemClock
     from millstream.delivery.config.settings import Breaker, ClusterMode, RecoveryConfig, Settings
     from millstream.delivery.deadletters import Filter
@@ -54,6 +55,7 @@ _HOMES = {
     "CapabilityMissing": "millstream.errors",
     "Clock": "millstream.clock",
     "ClusterMode": "millstream.delivery.config.settings",
+    "Codec": "millstream.client.payload",
     "CommandError": "millstream.errors",
     "ConfigError": "millstream.errors",
     "DeliveryError": "millstream.errors",
@@ -108,6 +110,7 @@ __all__ = [
     "CapabilityMissing",
     "Clock",
     "ClusterMode",
+    "Codec",
     "CommandError",
     "ConfigError",
     "DeliveryError",

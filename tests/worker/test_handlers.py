@@ -38,7 +38,7 @@ def test_coroutines_are_recognised_also_behind_a_call_method() -> None:
 
 @pytest.mark.parametrize(
     ("function", "concurrency", "timeout", "named"),
-    [(lambda: None, 1, None, "takes no argument"), (print, 0, None, "concurrency"), (print, 1, 0, "timeout")],
+    [(lambda: None, 1, None, "must take the payload"), (print, 0, None, "concurrency"), (print, 1, 0, "timeout")],
 )
 def test_what_cannot_work_is_refused_by_name(function: Any, concurrency: int, timeout: float, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
@@ -54,6 +54,6 @@ def test_middleware_wraps_the_call() -> None:
         said.append("after")
         return result
 
-    wrapped = Registered.of(lambda data: said.append(data) or "result", 1, None).wrapped(hook)
+    wrapped = Registered.of(lambda data: said.append(data) or "result", 1, None).wrapped([hook])
     assert wrapped(Told()) == "result"  # type: ignore[arg-type]
     assert said == ["before", "payload", "after"]

@@ -40,6 +40,39 @@ class Codec(Generic[T]):
     encode: Callable[[T], dict[bytes, bytes]]
     decode: Callable[[Mapping[bytes, bytes]], T]
 
+    @classmethod
+    def of(cls, dumps: Callable[[T], bytes], loads: Callable[[bytes], T]) -> Codec[T]:
+        """Return a codec that keeps a value as these bytes in the field `data`."""
+
+        def decode(entry: Mapping[bytes, bytes]) -> T:
+            if DATA not in entry:
+                raise MalformedPayload("data", "is missing")
+            return loads(entry[DATA])
+
+        return cls(lambda value: {DATA: dumps(value)}, decode)
+
+
+def checked_codec(codec: Codec[T]) -> Codec[T]:
+    """Wrap a codec of the user's: whatever `decode` raises is MalformedPayload, and `encode` must return fields."""
+
+    def encode(value: T) -> dict[bytes, bytes]:
+        written = codec.encode(value)
+        if not isinstance(written, dict) or not all(
+            isinstance(name, bytes) and isinstance(text, bytes) for name, text in written.items()
+        ):
+            raise MalformedPayload("", "must be encoded by the codec as a dict of bytes")
+        return _not_empty(written)
+
+    def decode(entry: Mapping[bytes, bytes]) -> T:
+        try:
+            return codec.decode(entry)
+        except MalformedPayload:
+            raise
+        except Exception as error:  # no entry may stop a reader
+            raise MalformedPayload("", f"is refused by the codec ({type(error).__name__})") from error
+
+    return Codec(encode, decode)
+
 
 def codec_for(type_: type[T] | Any, *, fields: bool = False) -> Codec[T]:
     """The codec for a type; ConfigError if the type cannot be a payload.

@@ -418,7 +418,7 @@ class Sim:
             definition.policy,
             lambda: cast(Backend, self._connect(life.owner, name)),
             make_consumer,
-            middleware=definition.middleware,
+            middlewares=definition.middlewares,
             threads=self.fibers,
             settings=definition.settings,
             urls=definition.urls,

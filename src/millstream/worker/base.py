@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
-from millstream.delivery.config.settings import Settings
+from millstream.client.payload import Codec
+from millstream.client.type_arguments import argument_of
+from millstream.delivery.config.settings import Settings, SettingsOverrides
 from millstream.delivery.policy import Rule
 from millstream.delivery.recorder import NullRecorder, Recorder
+from millstream.errors import ConfigError
 from millstream.worker.definition import Definition
 from millstream.worker.handlers import Middleware
+from millstream.worker.message import Message
 from millstream.worker.runtime.loop import Worker
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Middleware)
 
 
 class StreamBase(Generic[T]):
@@ -27,16 +32,37 @@ class StreamBase(Generic[T]):
         *,
         group: str = "workers",
         type: Any = None,
+        codec: Codec[T] | None = None,
         settings: Settings | None = None,
         recorder: Recorder | None = None,
         on: Mapping[type[BaseException], Rule] | None = None,
         fields: bool = False,
         maxlen: int | None = None,
-        **overrides: Any,
+        **overrides: Unpack[SettingsOverrides],
     ) -> None:
         self._definition = Definition(
-            self, name, url, group, type, settings, overrides, recorder or NullRecorder(), on or {}, fields, maxlen
+            self,
+            name,
+            url,
+            group,
+            type,
+            settings,
+            overrides,
+            recorder or NullRecorder(),
+            on or {},
+            fields,
+            maxlen,
+            codec,
         )
+
+    def type_argument(self) -> Any:
+        """Return the type in `Stream[Type](…)` or of a subclass of `Stream[Type]`; None if neither says one."""
+        return argument_of(getattr(self, "__orig_class__", None) or self.__class__, StreamBase)
+
+    @staticmethod
+    def present(message: Message[Any]) -> Any:
+        """Make of a message what coroutine handlers and their middleware get."""
+        return message
 
     @property
     def name(self) -> str:
@@ -50,9 +76,14 @@ class StreamBase(Generic[T]):
     def settings(self) -> Settings:
         return self._definition.settings
 
-    def middleware(self, function: Middleware) -> Middleware:
-        """Wrap every call of the handler: `function(call_next, message)`, a coroutine if the handler is one."""
-        self._definition.middleware = function
+    def middleware(self, function: M) -> M:
+        """Wrap every call of the handler: `function(call_next, message)`, a coroutine if the handler is one.
+
+        Several wrap each other in the order in which they are added: the first one is outermost.
+        """
+        if not callable(function):
+            raise ConfigError(f"middleware: {function!r} must be a function (call_next, message)")
+        self._definition.middlewares.append(function)
         return function
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import secrets
 import threading
 import time
@@ -11,13 +12,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from millstream.client.backend import Backend
 from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
-from millstream.client.payload import Codec, codec_for
+from millstream.client.payload import Codec, checked_codec, codec_for
 from millstream.client.urls import hide_password, is_same_server
+from millstream.delivery.config import checks
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer, Runs, keys_of
 from millstream.delivery.deadletters import DeadLetters
@@ -81,15 +83,21 @@ class Definition:
     on: Mapping[type[BaseException], Rule]
     as_fields: bool
     maxlen: int | None
-    middleware: Middleware | None = None
+    given_codec: Codec[Any] | None = None
+    middlewares: list[Middleware] = field(default_factory=list)  # the first one is outermost
     registered: Registered | None = None
     producers: Producers = field(default_factory=Producers)
     watch_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # Unix time, for what expires
 
     def __post_init__(self) -> None:
-        if not self.name or not self.group:
-            raise ConfigError("a stream needs a name, and its group one too")
+        checks.text("name", self.name)
+        checks.text("group", self.group)
+        checks.text("url", self.url)
+        if self.maxlen is not None:
+            checks.whole("maxlen", self.maxlen, 1)
+        if self.given_codec is not None and (self.type is not None or self.as_fields):
+            raise ConfigError("codec: replaces `type` and `fields`, so give it without them")
         self.settings = replace(self.given_settings or Settings(), **known_overrides(self.overrides))
         self._url_at_first = self.url  # `millstream worker --url` moves the streams it runs, and not those beside them
 
@@ -99,11 +107,12 @@ class Definition:
 
     @cached_property
     def codec(self) -> Codec[Any]:
-        """By `type=`, by Stream[Type], else for what JSON knows."""
+        """By `codec=`, by `type=`, by Stream[Type] or a subclass of it, else for what JSON knows."""
+        if self.given_codec is not None:
+            return checked_codec(self.given_codec)
         chosen = self.type
         if chosen is None:
-            arguments = get_args(getattr(self.owner, "__orig_class__", None))
-            chosen = arguments[0] if arguments else Any
+            chosen = self.owner.type_argument() or Any
         return codec_for(chosen, fields=self.as_fields)
 
     @property
@@ -155,7 +164,7 @@ class Definition:
             self.policy,
             open_backend,
             self.make_consumer,
-            middleware=self.middleware,
+            middlewares=self.middlewares,
             loop=loop,
             make_heart=self.make_heart,
             settings=self.settings,
@@ -170,7 +179,7 @@ class Definition:
         def take(chosen: Handler) -> Handler:
             if self.registered is not None:
                 raise ConfigError(f"stream {self.name!r} has a handler already: {self.registered.function!r}")
-            self.registered = Registered.of(chosen, concurrency, timeout)
+            self.registered = Registered.of(chosen, concurrency, timeout, self.owner.present)
             return chosen
 
         return take if function is None else take(function)
@@ -187,6 +196,10 @@ class Definition:
         headers: Mapping[str, str] | None,
     ) -> Iterator[AbstractContextManager[Call[list[Published]]]]:
         """The calls that publish values: each to be entered, sent and left again."""
+        if dedupe is not None:  # nothing may be sent before it is known that there is a token for each
+            values, dedupe = list(values), _tokens(dedupe)
+            if len(values) != len(dedupe):
+                raise ConfigError(f"dedupe: has {len(dedupe)} texts for {len(values)} values; it needs one for each")
         entries = self._entries(values, delay, dedupe, ttl, headers)
         while page := list(islice(entries, AT_ONCE)):
             yield self._append(capabilities, page)
@@ -212,7 +225,7 @@ class Definition:
         now_ms: Callable[[], int],
     ) -> Publication:
         """A value that is appended in the step which acknowledges a message."""
-        tokens = None if dedupe is None else [dedupe]
+        tokens = None if dedupe is None else _tokens([dedupe])
         (entry,) = self._entries([value], delay, tokens, ttl, headers, now_ms)
         return Publication(
             self.keys, entry, self.maxlen, round(self.settings.dedupe_window * 1000), self.bound_recorder
@@ -249,10 +262,13 @@ class Definition:
         headers: Mapping[str, str] | None,
         now_ms: Callable[[], int] | None = None,
     ) -> Iterator[NewEntry]:
-        if delay < 0 or (ttl is not None and ttl <= 0):
-            raise ConfigError(f"delay must be 0 seconds or more and ttl above 0, not {delay!r} and {ttl!r}")
+        checks.number("delay", delay)
+        checks.holds("delay", delay, delay >= 0, "must be 0 seconds or more")
+        if ttl is not None:
+            checks.number("ttl", ttl)
+            checks.holds("ttl", ttl, ttl > 0, "must be above 0 seconds")
         prefix = self.settings.field_prefix.encode()
-        extra = [(prefix + b"h." + name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        extra = [(prefix + b"h." + name.encode(), value.encode()) for name, value in _checked_headers(headers)]
         if ttl is not None:
             expires = (now_ms or self.now_ms)() + round((delay + ttl) * 1000)
             extra.append((prefix + b"expires_at", b"%d" % expires))
@@ -262,10 +278,36 @@ class Definition:
             yield NewEntry([*self.codec.encode(value).items(), *extra], round(delay * 1000), token)
 
 
+def _tokens(dedupe: Iterable[str]) -> list[str]:
+    """The tokens of published values, checked."""
+    if isinstance(dedupe, str):
+        raise ConfigError(f"dedupe: must be a list with a text for each value, not the text {dedupe!r}")
+    tokens = list(dedupe)
+    for token in tokens:
+        if not isinstance(token, str) or not token:
+            raise ConfigError(f"dedupe: must be text that is not empty, not {token!r}")
+    return tokens
+
+
+def _checked_headers(headers: Mapping[str, str] | None) -> Iterable[tuple[str, str]]:
+    if headers is None:
+        return ()
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers: must be a dict of texts, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"headers: the name {name!r} must be a str, not {type(name).__name__}")
+        if not isinstance(value, str):
+            raise ConfigError(f"headers[{name!r}]: must be a str, not {type(value).__name__}")
+    return headers.items()
+
+
 def known_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Settings given by name; an unknown one is named."""
-    unknown = [name for name in overrides if name not in Settings.__dataclass_fields__]
-    if unknown:
-        there = ", ".join(Settings.__dataclass_fields__)
-        raise ConfigError(f"{', '.join(unknown)}: no such setting; there are {there}")
+    there = tuple(Settings.__dataclass_fields__)
+    for name in overrides:
+        if name not in there:
+            close = difflib.get_close_matches(name, there, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(there)}"
+            raise ConfigError(f"{name}: no such setting; {hint}")
     return dict(overrides)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, get_args
 
 from millstream.delivery import identity
 from millstream.delivery.config import checks, sources
@@ -200,6 +200,39 @@ class Settings:
         return sources.from_toml(cls, Path(path))
 
 
+class SettingsOverrides(TypedDict, total=False):
+    """The settings as keyword arguments of `Stream`, so that type checkers know them. Kept equal by a test."""
+
+    lease: float
+    heartbeat: float | None
+    heartbeat_process: bool
+    lock_keys: bool | None
+    max_retries: int
+    backoff: Backoff
+    dead_letter: str | type[Discard]
+    breaker: Breaker | None
+    recovery: Recovery
+    redeliver: Redeliver
+    reconcile_every: float
+    min_idle: float | None
+    batch: int
+    startup_batch: int
+    reap_idle: float
+    listener: bool | None
+    listener_queue: int
+    listener_timeout: float
+    group_start: str
+    block: float
+    reconnect: Backoff
+    reconnect_tries: int | None
+    connect_wait: float | None
+    field_prefix: str
+    retain: Retain
+    dedupe_window: float
+    shutdown_grace: float
+    consumer: str | None
+
+
 class ClusterMode(StrEnum):
     """The RFC's names for kinds of servers: accepted, and not needed. The URL says what it is, and a cluster's changes
     are followed without being told."""
@@ -225,7 +258,7 @@ class RecoveryConfig:
         if self.cluster_mode is not None and self.cluster_mode not in list(ClusterMode):
             raise ConfigError(f"cluster_mode: must be one of {', '.join(ClusterMode)}, not {self.cluster_mode!r}")
 
-    def settings(self, **others: Any) -> Settings:
+    def settings(self, **others: Unpack[SettingsOverrides]) -> Settings:
         """Settings of a worker that shares a group with the RFC's; `others` are settings that the RFC lacks.
 
         The lease, which is the lifetime of a lock, is 5 s or the idle time if that is shorter, unless another is given:
@@ -242,7 +275,7 @@ class RecoveryConfig:
             "dead_letter": self.dlq_stream,
             "field_prefix": self.field_prefix,
         }
-        return Settings(**(given | others))
+        return Settings(**(given | dict(others)))
 
 
 _SECONDS: Final = (

@@ -18,7 +18,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import FrameType
@@ -98,7 +98,7 @@ class Worker:
         open_backend: Callable[[], Backend],
         make_consumer: Callable[[Backend], Consumer],
         *,
-        middleware: Middleware | None = None,
+        middlewares: Sequence[Middleware] = (),
         loop: asyncio.AbstractEventLoop | None = None,
         make_heart: Callable[[Consumer], Heart | None] = lambda _: None,
         threads: Threads = SYSTEM,
@@ -108,7 +108,7 @@ class Worker:
         self._handler = handler
         self._codec = codec
         self._policy = policy
-        self._call = handler.wrapped(middleware)
+        self._call = handler.wrapped(middlewares)
         self._open_backend = open_backend
         self._make_consumer = make_consumer
         self._loop = loop
