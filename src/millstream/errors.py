@@ -193,6 +193,6 @@ class MalformedPayload(DeliveryError):
         self.rule = rule
 
     def within(self, outer: str) -> MalformedPayload:
-        """The same, seen from the value that holds the field."""
+        """Return the same error, seen from the value that holds the field."""
         inner = self.field
         return MalformedPayload(f"{outer}{'' if not inner or inner.startswith('[') else '.'}{inner}", self.rule)

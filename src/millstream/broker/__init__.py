@@ -177,13 +177,13 @@ class Broker:
         self.close()
 
     def client(self, **options: Any) -> redis.Redis:
-        """A redis-py client of this broker: no socket, no server. `options` are redis-py's own."""
+        """Return a redis-py client of this broker: no socket, no server. `options` are redis-py's own."""
         from millstream.broker.redis_clients import make_client
 
         return make_client(self._hub, **{"db": self._db, **options})
 
     def aclient(self, **options: Any) -> redis.asyncio.Redis:
-        """An asyncio client of this broker."""
+        """Return an asyncio client of this broker."""
         from millstream.broker.redis_clients import make_async_client
 
         return make_async_client(self._hub, **{"db": self._db, **options})
@@ -274,7 +274,7 @@ class Broker:
         return cast("bytes | None", self._run(argv))
 
     def _append(self, key: bytes, fields: Mapping[Any, Any]) -> bytes | None:
-        """The short way to append with a new id; None if the long way must be taken."""
+        """Fast path for an append with a new id. Returns None when the general path must run."""
         name = value = b""
         flat: list[bytes] = []
         if len(fields) == 1:
@@ -484,7 +484,7 @@ class Broker:
     def _read_one(
         self, group_name: bytes, name: bytes, streams: Mapping[Any, Text], count: int | None, claim_ms: int | None
     ) -> dict[bytes, list[Entry]] | None:
-        """The short way for one stream and new or due entries; None if the long way must be taken."""
+        """Fast path for one stream and new or due entries. Returns None when the general path must run."""
         ((key, after),) = streams.items()
         if after != b">" and after != ">":
             return None
@@ -620,7 +620,7 @@ class Broker:
         return cast(int, self._run([b"XACK", _raw(key), _raw(group), *map(_raw, ids)]))
 
     def _pending_to_settle(self, key: Text, group: Text) -> PendingList | None:
-        """A group's pending list, if it may be changed without telling anybody; under the lock."""
+        """Return a group's pending list if no one observes its changes, else None. Call this under the lock."""
         if type(key) is not bytes:
             key = _raw(key)
         database = self._databases[self._db]
@@ -667,7 +667,7 @@ class Broker:
     # Pending entries
 
     def xpending(self, key: Text, group: Text) -> PendingSummary:
-        """A summary of what is pending in a group."""
+        """Return a summary of what is pending in a group."""
         count, lowest, highest, rows = self._parse(self._run([b"XPENDING", _raw(key), _raw(group)]))
         return PendingSummary(count, lowest, highest, {name: int(held) for name, held in rows or ()})
 
@@ -742,7 +742,7 @@ class Broker:
     # Looking
 
     def xinfo_stream(self, key: Text, *, full: bool = False, count: int | None = None) -> dict[bytes, Any]:
-        """A stream's counters; with `full` its entries, groups and pending entries too (`count` 0: all)."""
+        """Return a stream's counters; with `full` its entries, groups and pending entries too (`count` 0: all)."""
         argv = [b"XINFO", b"STREAM", _raw(key)]
         if full or count is not None:
             argv.append(b"FULL")
@@ -751,17 +751,17 @@ class Broker:
         return cast("dict[bytes, Any]", self._parse(self._run(argv)))
 
     def xinfo_groups(self, key: Text) -> list[dict[bytes, Any]]:
-        """The groups of a stream."""
+        """Return the groups of a stream."""
         return cast("list[dict[bytes, Any]]", self._parse(self._run([b"XINFO", b"GROUPS", _raw(key)])))
 
     def xinfo_consumers(self, key: Text, group: Text) -> list[dict[bytes, Any]]:
-        """The consumers of a group."""
+        """Return the consumers of a group."""
         argv = [b"XINFO", b"CONSUMERS", _raw(key), _raw(group)]
         return cast("list[dict[bytes, Any]]", self._parse(self._run(argv)))
 
 
 def _raw(value: Value) -> bytes:
-    """A word for the engine."""
+    """Return a value as the engine's bytes."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

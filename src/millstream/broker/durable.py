@@ -28,7 +28,7 @@ _open_hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
 
 
 def settings(directory: Path, appendfsync: str) -> dict[str, str]:
-    """What a hub that is kept in a directory begins with, named as in CONFIG."""
+    """Return the settings of a hub that is kept in a directory, named as in CONFIG."""
     return {"dir": str(directory), "appendonly": "yes", "appendfsync": appendfsync}
 
 
@@ -71,7 +71,7 @@ def _refuse_everything(hub: Hub, text: str) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """The program ends without having closed these."""
+    """Close what the program has left open at its end."""
     for hub in list(_open_hubs):
         try:
             close(hub)

@@ -32,7 +32,7 @@ _CLOSED: Final = "Connection closed by server."
 
 
 def make_client(hub: Hub, db: int = 0, **options: Any) -> redis.Redis:
-    """A `redis.Redis` on this hub; the options are those of redis.Redis.
+    """Make a `redis.Redis` on this hub; the options are those of redis.Redis.
 
     There is no network that could hang, so `socket_timeout` is None unless given: a read blocks as long as its BLOCK.
     """
@@ -48,7 +48,7 @@ def make_client(hub: Hub, db: int = 0, **options: Any) -> redis.Redis:
 
 
 def make_async_client(hub: Hub, db: int = 0, **options: Any) -> redis.asyncio.Redis:
-    """A `redis.asyncio.Redis` on this hub; the options are those of redis.asyncio.Redis, and see `make_client`."""
+    """Make a `redis.asyncio.Redis` on this hub; the options are its own, and see `make_client`."""
     client = redis.asyncio.Redis(db=db, **_defaults(redis.asyncio.Redis, options))
     pool: Any = client.connection_pool
     pool.connection_class = AsyncEmbeddedConnection
@@ -57,7 +57,7 @@ def make_async_client(hub: Hub, db: int = 0, **options: Any) -> redis.asyncio.Re
 
 
 def _defaults(kind: type, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a client with what is different without a network."""
+    """Return the options of a client, with defaults that suit a connection without a network."""
     options = {"host": _HOST, "port": 0, "socket_timeout": None, "socket_connect_timeout": None, **options}
     if "maint_notifications_config" in signature(kind).parameters:  # since redis-py 7, for asyncio since 8
         from redis.maint_notifications import MaintNotificationsConfig
@@ -68,7 +68,7 @@ def _defaults(kind: type, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """A callback that does not keep its object alive: a connection that is dropped takes its session with it."""
+    """Return a callback that does not keep its object alive: a connection that is dropped takes its session with it."""
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: Any) -> None:
@@ -130,7 +130,7 @@ class Pipe:
         return size
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        """What there is, at least a byte; nothing at the end."""
+        """Return the bytes that have come, at least one; no bytes at the end of the connection."""
         return self._take(bufsize, flags)
 
     def _take(self, room: int, flags: int) -> bytes:
@@ -314,7 +314,7 @@ class LocalConnection:
         self._end()
 
     async def wait_closed(self) -> None:
-        """It is closed at once."""
+        """Return at once: `close` has closed the connection already."""
 
     @property
     def transport(self) -> LocalConnection:

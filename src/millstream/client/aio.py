@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 async def aconnect(url: str, *, timeout_s: float = 5.0, accept_weaker: bool = False) -> AsyncBackend:
-    """The streams at a URL, for asyncio; as `connect`."""
+    """Connect to the streams at a URL, for asyncio; as `connect`."""
     place = parse_url(url)
     backend = AsyncBackend(place, url, timeout_s=timeout_s)
     try:
@@ -94,7 +94,7 @@ class AsyncBackend:
         return str(pool.connection_kwargs.get("host", "")), int(pool.connection_kwargs.get("port", 0))
 
     async def each_node(self, *words: Word) -> list[Any]:
-        """The replies of all primaries to a command without a key, such as SCAN's first page."""
+        """Send a command without a key to all primaries. Returns their replies."""
         if not self.is_cluster:
             return [await self.execute(*words, key=b"")]
         await self._ready(self._client)
@@ -108,7 +108,7 @@ class AsyncBackend:
                 await self._translated(client.nodes_manager.initialize)
 
     def raw_client(self) -> Any:
-        """The redis-py client underneath, for what has no call: subscriptions. Replies are RESP2 and undecoded."""
+        """Return the redis-py client underneath, for subscriptions, which are no calls. Replies are raw RESP2."""
         return self._client
 
     async def close(self) -> None:

@@ -83,7 +83,7 @@ class Backend:
         return str(options.get("host", "")), int(options.get("port", 0))
 
     def each_node(self, *words: Word) -> list[Any]:
-        """The replies of all primaries to a command without a key, such as SCAN's first page."""
+        """Send a command without a key to all primaries. Returns their replies."""
         if not self.is_cluster:
             return [self.execute(*words, key=b"")]
         return [
@@ -112,7 +112,7 @@ class Backend:
                 client.nodes_manager.initialize()
 
     def raw_client(self) -> Any:
-        """The redis-py client underneath, for what has no call: subscriptions. Replies are RESP2 and undecoded."""
+        """Return the redis-py client underneath, for subscriptions, which are no calls. Replies are raw RESP2."""
         return self._client
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Backend:
 
 
 def route(words: Sequence[Word], key: bytes | str | None) -> bytes:
-    """The key that decides the shard: given, or the word after the command."""
+    """Return the key that decides the shard: given, or the word after the command."""
     found = key if key is not None else words[1] if len(words) > 1 else b""
     return found if isinstance(found, bytes) else str(found).encode()
 

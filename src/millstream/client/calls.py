@@ -44,13 +44,13 @@ class Script:
         return hashlib.sha1(self.source.encode()).hexdigest()
 
     def call(self, keys: Sequence[bytes], words: Sequence[Word], parse: Callable[[Any], T]) -> Call[T]:
-        """The step as a call; the first key decides where it runs."""
+        """Return the step as a call; the first key decides where it runs."""
         return Call(("EVALSHA", self.sha, len(keys), *keys, *words), keys[0], parse, script=self)
 
 
 @lru_cache
 def load_script(package: str, name: str) -> Script:
-    """A step of a package's `lua` folder: `shared.lua`, then the step."""
+    """Load a step from a package's `lua` folder: `shared.lua`, then the step."""
     folder = resources.files(package) / "lua"
     return Script((folder / "shared.lua").read_text() + (folder / f"{name}.lua").read_text())
 

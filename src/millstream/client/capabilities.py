@@ -65,7 +65,7 @@ class Capabilities:
 
 
 def questions(key: bytes) -> dict[str, tuple[Word, ...]]:
-    """What to send for each capability; `key` must not exist, and decides who is asked on a cluster."""
+    """Return the command to send for each capability; `key` must not exist; on a cluster it decides the node."""
     return {
         "nack": ("XNACK", key, "g", "SILENT", "IDS", 1, "0-1"),
         "claim_read": ("XREADGROUP", "GROUP", "g", "c", "CLAIM", 1, "STREAMS", key, ">"),
@@ -80,7 +80,7 @@ def questions(key: bytes) -> dict[str, tuple[Word, ...]]:
 
 
 def judge(answers: Mapping[str, Any], denied: Mapping[str, str]) -> Capabilities:
-    """The capabilities from the answers: an exception of ours or a reply, by question.
+    """Conclude the capabilities from the answers: an exception of ours or a reply, by question.
 
     Raises an answer that is about the server's state and not about what it can do.
     """
@@ -96,7 +96,7 @@ def judge(answers: Mapping[str, Any], denied: Mapping[str, str]) -> Capabilities
 
 
 def denials(answers: Mapping[str, Any]) -> dict[str, str]:
-    """The questions that were refused for want of permission."""
+    """Return the questions that were refused for want of permission."""
     return {
         name: str(answer)
         for name, answer in answers.items()

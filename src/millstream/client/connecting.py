@@ -28,7 +28,7 @@ _TRUE = ("1", "yes", "true", "on")
 
 
 def connect(url: str, *, timeout_s: float = 5.0, accept_weaker: bool = False) -> Backend:
-    """The streams at a URL (see `client.urls`), for blocking code.
+    """Connect to the streams at a URL (see `client.urls`), for blocking code.
 
     Fails at once with what is wrong: the URL, the server, the password, or a server that cannot run scripts.
     """
@@ -43,7 +43,7 @@ def wants_weaker(place: ServerUrl) -> bool:
 
 
 def make_clients(place: ServerUrl, timeout_s: float) -> tuple[Any, Any, Any]:
-    """The client for commands, the one for blocking reads, and what else must be closed."""
+    """Make the client for commands and the one for blocking reads. Returns both, and what else must be closed."""
     if place.is_embedded:
         held = _broker_of(place)
         options = _common(None) | {"retry": Retry(NoBackoff(), 0)}
@@ -59,7 +59,7 @@ def _broker_of(place: ServerUrl) -> SharedBroker:
 
 
 def make_async_clients(place: ServerUrl, timeout_s: float) -> tuple[Any, Any, Any]:
-    """The same for asyncio."""
+    """Do the same as `make_clients`, for asyncio."""
     if place.is_embedded:
         held = _broker_of(place)
         options = _common(None) | {"retry": AsyncRetry(NoBackoff(), 0)}
@@ -134,7 +134,7 @@ def _untyped(made: Any) -> Any:
 
 
 def _places_options(place: ServerUrl) -> dict[str, Any]:
-    """What the URL says besides the address: who we are, and how TLS is to be done."""
+    """Return the options of the URL besides the address: user, password and TLS."""
     options: dict[str, Any] = {"username": place.username, "password": place.password}
     if place.is_tls:
         options["ssl"] = True

@@ -51,7 +51,7 @@ def close_all() -> None:
 
 
 def hold_broker(place: ServerUrl) -> SharedBroker:
-    """The broker at a place, opened if nobody has it yet; the caller closes what it gets."""
+    """Return the broker at a URL, opened if no one has it yet; the caller closes what it gets."""
     name = f"{place.scheme}:{place.path if place.scheme == 'memory' else Path(place.path).resolve()}"
     with _lock:
         held = _held.get(name)

@@ -75,7 +75,7 @@ def checked_codec(codec: Codec[T]) -> Codec[T]:
 
 
 def codec_for(type_: type[T] | Any, *, fields: bool = False) -> Codec[T]:
-    """The codec for a type; ConfigError if the type cannot be a payload.
+    """Return the codec for a type; raises ConfigError if the type cannot be a payload.
 
     Takes dataclasses, named tuples, TypedDicts, pydantic models, and list, tuple and dict of these and of None,
     bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, Path, Enum, Literal, set, frozenset,
@@ -195,7 +195,7 @@ def _record_fields(record: records.Record) -> tuple[Encode, Decode]:
 
 
 def _without_none(type_: Any) -> tuple[Any, bool]:
-    """A type without its None, and whether it had one."""
+    """Return a type without its None, and whether it had one."""
     bare, metadata = records.bare_and_metadata(type_)
     if get_origin(bare) not in (Union, UnionType) or NoneType not in get_args(bare):
         return type_, False
@@ -211,7 +211,7 @@ def _not_empty(written: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def _guarded(encode: Encode, decode: Decode) -> Codec[Any]:
-    """The same, with values that are nested too deep refused instead of exhausting the stack."""
+    """Return a codec that refuses values nested too deep instead of exhausting the stack."""
 
     def guarded_encode(value: Any) -> dict[bytes, bytes]:
         try:

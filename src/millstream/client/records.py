@@ -54,12 +54,12 @@ def is_record(type_: Any) -> bool:
 
 
 def bare(type_: Any) -> Any:
-    """A type without what only annotates it: Annotated, Required, NewType, `type` aliases."""
+    """Return a type without what only annotates it: Annotated, Required, NewType, `type` aliases."""
     return bare_and_metadata(type_)[0]
 
 
 def bare_and_metadata(type_: Any) -> tuple[Any, list[Any]]:
-    """A type without what only annotates it, and what `Annotated` said about it."""
+    """Return a type without what only annotates it, and what `Annotated` said about it."""
     metadata: list[Any] = []
     while True:
         if get_origin(type_) is Annotated:
@@ -75,7 +75,7 @@ def bare_and_metadata(type_: Any) -> tuple[Any, list[Any]]:
 
 
 def record_of(type_: Any) -> Record:
-    """The record that a type is; see `is_record`."""
+    """Return the record that a type is; see `is_record`."""
     try:
         hints = hints_of(type_)
     except (NameError, TypeError) as error:
@@ -101,7 +101,7 @@ def record_of(type_: Any) -> Record:
 
 
 def literals_of(record: Record) -> dict[str, tuple[str, ...]]:
-    """The parts whose type is a Literal of texts, with those texts."""
+    """Return the parts whose type is a Literal of texts, with those texts."""
     found = {part.name: get_args(bare(part.type)) for part in record.parts if get_origin(bare(part.type)) is Literal}
     return {name: texts for name, texts in found.items() if all(isinstance(text, str) for text in texts)}
 
@@ -152,7 +152,7 @@ def model_values(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]
 
 
 def model_text(type_: Any, value: Any) -> bytes:
-    """A model's value as JSON, under the names by which it reads it."""
+    """Return a model's value as JSON, under the names by which the model reads it."""
     if not isinstance(value, type_):
         raise MalformedPayload("", f"must be of type {type_.__name__}, not {type(value).__name__}")
     dumped = _made(type_, lambda: value.model_dump_json(by_alias=True, round_trip=True))
@@ -160,12 +160,12 @@ def model_text(type_: Any, value: Any) -> bytes:
 
 
 def model_of(type_: Any, text: bytes) -> Any:
-    """A model's value from JSON; how strict that is, the model itself says."""
+    """Read a model's value from JSON; the model itself decides how strict that is."""
     return _made(type_, lambda: type_.model_validate_json(text))
 
 
 def _made(type_: Any, make: Callable[[], Any]) -> Any:
-    """What a class makes of it. Its checks are the user's code and may raise anything; no entry may stop a reader."""
+    """Build a value by a class. Its checks are the user's code and may raise anything; no entry may stop a reader."""
     try:
         return make()
     except MalformedPayload:

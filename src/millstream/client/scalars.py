@@ -42,12 +42,12 @@ class Shape:
 
 
 def wrong(name: str, value: object) -> MalformedPayload:
-    """The error for a value of the wrong type; the value itself is nobody's business."""
+    """Return the error for a value of the wrong type; it does not contain the value."""
     return MalformedPayload("", f"must be {name}, not {a(type(value).__name__)}")
 
 
 def a(name: str) -> str:
-    """A name with its article, for messages."""
+    """Return a name with its article, for messages."""
     return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
@@ -61,7 +61,7 @@ def _scalar(kind: type, name: str) -> Shape:
 
 
 def as_float(value: Any) -> float:
-    """A float; a whole number is one too, since other languages write 1.0 as 1."""
+    """Return a float; a whole number is accepted too, since other languages write 1.0 as 1."""
     if isinstance(value, bool) or not isinstance(value, float | int):
         raise wrong("a float", value)
     try:
@@ -74,7 +74,7 @@ def as_float(value: Any) -> float:
 
 
 def _text(kind: type, name: str, to_text: Callable[[Any], str], from_text: Callable[[str], Any]) -> Shape:
-    """A type that is written as text."""
+    """Return the shape of a type that is written as text."""
 
     def write(value: Any) -> str:
         if not isinstance(value, kind) or (kind is date and isinstance(value, datetime)):
@@ -116,7 +116,7 @@ _DURATION: Final = re.compile(r"(-?)P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d
 
 
 def _duration_text(value: timedelta) -> str:
-    """A duration in ISO 8601, as `P1DT2H3M4.5S`."""
+    """Return a duration in ISO 8601, as `P1DT2H3M4.5S`."""
     micros = abs(value) // timedelta(microseconds=1)
     seconds, micros = divmod(micros, 1_000_000)
     days, seconds = divmod(seconds, 86_400)

@@ -37,7 +37,7 @@ from millstream.errors import ConfigError, MalformedPayload
 
 
 def shape_of(type_: Any) -> Shape:
-    """The shape of a type; ConfigError if it cannot be a payload."""
+    """Return the shape of a type; raises ConfigError if it cannot be a payload."""
     try:
         return _Builder().build(type_)
     except RecursionError:
@@ -148,7 +148,7 @@ class _Builder:
 
 
 def _plain(value: Any) -> Any:
-    """A value of which nothing is known but that JSON must bring it back as it was."""
+    """Check a value without a declared type: JSON must bring it back as it was."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -175,7 +175,7 @@ def _each(items: Any, convert: Convert) -> list[Any]:
 
 
 def _at(place: str, convert: Convert, value: Any) -> Any:
-    """A value converted; an error says where it was."""
+    """Convert a value; an error says where the value was."""
     try:
         return convert(value)
     except MalformedPayload as error:
@@ -205,7 +205,7 @@ class RuleBroken(MalformedPayload):
 
 
 def _constrained(shape: Shape, constraints: list[Constraint]) -> Shape:
-    """A shape whose values must keep constraints, on their way in and out."""
+    """Return a shape whose values must keep constraints, on their way in and out."""
 
     def checked(value: Any) -> Any:
         for constraint in constraints:
@@ -226,7 +226,7 @@ def _constrained(shape: Shape, constraints: list[Constraint]) -> Shape:
 
 
 def _fixed(items: tuple[Shape, ...]) -> Shape:
-    """A tuple of so many items, each of its own type."""
+    """Return the shape of a tuple of fixed length, each item of its own type."""
     name = f"a tuple of {len(items)}"
 
     def sized(value: Any, kind: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
@@ -344,7 +344,7 @@ def _object(name: str, record: records.Record, parts: dict[str, Shape]) -> Shape
 
 
 def _model(type_: Any) -> Shape:
-    """A pydantic model inside something else: its own rules hold."""
+    """Return the shape of a pydantic model inside another type; the model's own rules hold."""
     return Shape(a(type_.__name__), frozenset({OBJECT}), *records.model_values(type_))
 
 

@@ -52,7 +52,7 @@ class ServerUrl:
 
 
 def parse_url(url: str) -> ServerUrl:
-    """A URL as a place; ConfigError says what is wrong with it, never what its password is."""
+    """Parse a URL; raises ConfigError, which says what is wrong with it and never shows its password."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in SCHEMES:
         raise ConfigError(
@@ -99,7 +99,7 @@ def _host(text: str, default_port: int, url: str) -> tuple[str, int]:
 
 
 def hide_password(url: str) -> str:
-    """The URL for messages and logs. All before the last @ counts as who we are, also where a slash, ? or # stands
+    """Return the URL for messages and logs. All before the last @ is hidden, also where a slash, ? or # stands
     in a password that should have been written in % form."""
     head, mark, rest = url.partition("://")
     user_info, at, host = rest.rpartition("@")

@@ -12,7 +12,7 @@ from millstream.errors import CommandError
 
 
 def fault(text: str | bytes) -> CommandError:
-    """An error with this text; a text without a code word of its own gets ERR."""
+    """Return an error with this text; a text without a code word of its own gets ERR."""
     return CommandError(text)
 
 
@@ -154,7 +154,7 @@ WITHSCORES_BYLEX: Final = "ERR syntax error, WITHSCORES not supported in combina
 
 
 def _shown(word: bytes) -> bytes:
-    """A word of the client as error texts repeat it: up to its first NUL, as a C string is."""
+    """Return a word of the client as error texts repeat it: up to its first NUL, as a C string is."""
     return word.partition(b"\0")[0]
 
 
@@ -181,7 +181,7 @@ def unknown_subcommand(container: str, name: bytes) -> CommandError:
 
 
 def bad_subcommand_use(container: str, sent: bytes) -> CommandError:
-    """A known subcommand with options it does not take."""
+    """Return the error for a known subcommand with options that it does not take."""
     return fault(
         b"ERR unknown subcommand or wrong number of arguments for '"
         + _shown(sent)
@@ -235,7 +235,7 @@ def meaningless_id(sign: str) -> CommandError:
 
 
 def bad_claim_argument(what: str, command: str) -> CommandError:
-    """`what` is `min-idle-time argument` or `IDLE option argument` and the like."""
+    """Return the error for a bad duration; `what` is `min-idle-time argument`, `IDLE option argument` or similar."""
     return fault(f"ERR Invalid {what} for {command}")
 
 
@@ -258,7 +258,7 @@ def invalid_expire(command: str) -> CommandError:
 
 
 def not_between(low: int, high: int) -> CommandError:
-    """An integer, but beyond what its argument can hold."""
+    """Return the error for an integer beyond what its argument can hold."""
     return fault(f"ERR value is out of range, value must between {low} and {high}")
 
 

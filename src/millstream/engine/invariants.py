@@ -49,7 +49,7 @@ def check_stream(stream: Stream, name: bytes = b"") -> None:
 
 
 def check_group(group: Group, name: bytes = b"") -> None:
-    """The pending list: every entry once in claim order, counters that add up, id order complete."""
+    """Check the pending list: every entry once in claim order, counters that add up, id order complete."""
     pending = group.pending
     where = name + b" " + group.name
     seen: list[bytes] = []

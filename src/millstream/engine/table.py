@@ -60,7 +60,7 @@ class Command:
         return list(range(self.keys.first, min(last, len(argv) - 1) + 1, self.keys.step))
 
     def key_flags(self, argv: list[bytes], at: int) -> tuple[str, ...]:
-        """What this call does to the key that is its word at this place."""
+        """Return what this call does to the key at this index of its words."""
         keys = self.keys
         if keys.rest_flags and at != keys.first:
             return keys.rest_flags
@@ -70,7 +70,7 @@ class Command:
 
 
 def _flags_by_options(name: str, argv: list[bytes]) -> tuple[str, ...]:
-    """What SET and BITFIELD do to their key: SET reads the old value only with GET, BITFIELD may only read."""
+    """Return what SET and BITFIELD do to their key: SET reads the old value only with GET, BITFIELD may only read."""
     if name == "bitfield":
         writes = not {b"SET", b"INCRBY"}.isdisjoint(map(bytes.upper, argv[2:]))
         return ("RW", "access", "update") if writes else ("RO", "access")

@@ -76,7 +76,7 @@ def copy_entries(source: Endpoint, target: Endpoint, key: bytes, *, upto: bytes,
 
 
 def last_id(place: Endpoint, key: bytes) -> bytes | None:
-    """The last id that a stream has given out; None if there is no stream or it never had an entry."""
+    """Return the last id that a stream has given out; None if there is no stream or it never had an entry."""
     if not place.ask(key, "EXISTS", key):
         return None
     last = Info.read(place, key).last
@@ -177,7 +177,7 @@ def _releases(
 
 
 def no_release(key: bytes, group: bytes, count: int) -> str:
-    """The warning for a target that cannot release."""
+    """Return the warning for a target that cannot release."""
     name = RELEASED_TO.decode()
     return f"{_group(key, group)}: the target knows no XNACK, {count} released entries belong to consumer {name!r} now"
 

@@ -126,7 +126,7 @@ class Move:
         return report
 
     def look(self) -> Report:
-        """What would be moved, and what is in its way."""
+        """Report what would be moved, and what prevents it."""
         self.report.found = self._look()
         keys = list(self.report.found.kinds)
         self.report.existing = [key for key in keys if key not in self._notes.done and self._is_there(key)]
@@ -285,7 +285,7 @@ class Move:
         self.report.found = now
 
     def _drop(self, key: bytes) -> None:
-        """A key has gone from the source: what was made of it goes too."""
+        """Delete the copy of a key that has gone from the source."""
         if not self._source.ask(key, "EXISTS", key):
             self._target.ask(key, "DEL", key)
             self._notes.forget(key)

@@ -40,7 +40,7 @@ class Endpoint:
 
     @classmethod
     def connect(cls, url: str, db: int | None = None) -> Endpoint:
-        """The place at an address: redis://, rediss://, unix://, redis+cluster:// or memory://NAME."""
+        """Connect to a server by its address: redis://, rediss://, unix://, redis+cluster:// or memory://NAME."""
         scheme = url.partition("://")[0]
         if scheme == "memory":
             hub = _BROKERS.setdefault(url, Hub())
@@ -58,13 +58,13 @@ class Endpoint:
 
     @classmethod
     def of_hub(cls, hub: Hub, db: int = 0, name: str = "memory://") -> Endpoint:
-        """A broker in this process."""
+        """Return the endpoint of a broker in this process."""
         return cls(make_client(hub, db=db), name)
 
     # Asking
 
     def at(self, key: bytes) -> redis.Redis:
-        """The server that has a key."""
+        """Return the server that has a key."""
         if self._only is not None:
             return self._only
         cluster: Any = self._cluster
@@ -86,19 +86,19 @@ class Endpoint:
         return found
 
     def ask(self, key: bytes, *words: Word) -> Any:
-        """The reply to one command about a key."""
+        """Send one command about a key. Returns the reply."""
         return _ask(self.at(key), *words)
 
     def ask_all(self, key: bytes, commands: Iterable[Words], *, atomic: bool = False, strict: bool = True) -> list[Any]:
-        """The replies to commands about one key, sent together; unless strict, errors are among them."""
+        """Send commands about one key together. Returns their replies; unless strict, errors are among them."""
         return _send(self.at(key), commands, atomic=atomic, strict=strict)
 
     def ask_each(self, keys: Sequence[bytes], *words: Word) -> list[Any]:
-        """A command for each key, which is appended to it; the replies in the order of keys, errors among them."""
+        """Send a command for each key, which is appended to it. Returns the replies in key order, errors included."""
         return self.ask_many([(key, (*words, key)) for key in keys])
 
     def ask_many(self, commands: Sequence[tuple[bytes, Words]]) -> list[Any]:
-        """The replies to commands, each about the key beside it, in their order, errors among them."""
+        """Send commands, each about the key beside it. Returns the replies in their order, errors included."""
         by_client: dict[int, tuple[redis.Redis, list[int]]] = {}
         for place, (key, _) in enumerate(commands):
             client = self.at(key)
@@ -111,7 +111,7 @@ class Endpoint:
         return replies
 
     def ask_nodes(self, *words: Word) -> list[Any]:
-        """The replies of all servers to a command that is about no key."""
+        """Send a command without a key to all servers. Returns their replies."""
         return [_ask(node, *words) for node in self.nodes()]
 
     # What there is
@@ -147,7 +147,7 @@ class Endpoint:
         return 0 if self._only is None else int(self._only.connection_pool.connection_kwargs.get("db") or 0)
 
     def _run_ids(self) -> set[str]:
-        """The ids of the server processes; where INFO is forbidden, the name that was given."""
+        """Return the ids of the server processes; where INFO is forbidden, the name that was given."""
         try:
             texts = self.ask_nodes("INFO", "server")
         except redis.ResponseError:
@@ -162,7 +162,7 @@ class Endpoint:
 
 
 def _plain(pool: Any) -> redis.Redis:
-    """A client that leaves replies as they are."""
+    """Return a client that does not convert replies."""
     pool.connection_kwargs["protocol"] = 2
     client = redis.Redis(connection_pool=pool)
     client.response_callbacks.clear()
@@ -186,7 +186,7 @@ def _send(client: redis.Redis, commands: Iterable[Words], *, atomic: bool = Fals
 
 
 def shown(url: str) -> str:
-    """An address without its password and its options."""
+    """Return an address without its password and its options."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     if at:
@@ -196,5 +196,5 @@ def shown(url: str) -> str:
 
 
 def pairs(flat: Sequence[Any]) -> dict[str, Any]:
-    """A map as RESP2 has it: names and values in turn."""
+    """Return a map from its RESP2 form: names and values in turn."""
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}

@@ -58,30 +58,30 @@ class Notes:
         self.is_resumed = True
 
     def begin(self, keys: Iterable[bytes]) -> None:
-        """These are going to be overwritten."""
+        """Note keys that are going to be overwritten."""
         self.begun = {key for key in (*self.begun, *keys) if key not in self.done}
         self.save()
 
     def begin_stream(self, key: bytes) -> None:
-        """A long stream is being copied, and what the target has of it is ours."""
+        """Note that a long stream is being copied, and that its part on the target is ours."""
         self.current, self.current_id = key, None
         self.save()
 
     def at(self, last: bytes) -> None:
-        """The current stream is copied up to an id; written down now and then."""
+        """Note the id up to which the current stream is copied; saved now and then."""
         self.current_id = last
         if self._monotonic() >= self._next_s:
             self.save()
 
     def finish(self, key: bytes, way: str) -> None:
-        """A key is copied; written down with the next batch."""
+        """Note that a key is copied; saved with the next batch."""
         self.done[key] = way
         self.begun.discard(key)
         if key == self.current:
             self.current = self.current_id = None
 
     def forget(self, key: bytes) -> None:
-        """A key is no longer there."""
+        """Note that a key no longer exists."""
         self.done.pop(key, None)
 
     def save(self) -> None:

@@ -109,7 +109,7 @@ class Hidden:
 
 
 def released(stream: Stream, group: bytes) -> Iterator[bytes]:
-    """The ids that were released in a group, first in line first."""
+    """Yield the ids that were released in a group, the next one to be claimed first."""
     pending = stream.groups[group].pending
     for hold in pending.zone.walk():
         for entry_id, _ in pending.live_items(hold):

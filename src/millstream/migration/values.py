@@ -32,7 +32,7 @@ PLAIN: Final = ("string", "list", "hash", "set", "zset")
 
 
 def dump(source: Endpoint, key: bytes) -> bytes | None:
-    """The payload of a key; None if it is gone, too large, or cannot be had."""
+    """Dump a key. Returns its payload; None if the key is gone or too large, or the server refuses."""
     try:
         size = source.ask(key, "MEMORY", "USAGE", key)
         if size is None or size > LARGEST:
@@ -44,7 +44,7 @@ def dump(source: Endpoint, key: bytes) -> bytes | None:
 
 
 def decode(payload: bytes, now_ms: int) -> object | None:
-    """The value of a payload; None if it is of a form that is not known here."""
+    """Decode a payload. Returns its value; None if its form is not known here."""
     try:
         return restore_payload(payload, KeyspaceSettings(), now_ms)
     except CommandError:
@@ -52,7 +52,7 @@ def decode(payload: bytes, now_ms: int) -> object | None:
 
 
 def hidden_of(payload: bytes | None, now_ms: int) -> Hidden | None:
-    """What a stream's payload tells that commands do not."""
+    """Return the parts of a stream that only its payload tells, no command."""
     value = None if payload is None else decode(payload, now_ms)
     return Hidden.of(value) if isinstance(value, Stream) else None
 
@@ -84,7 +84,7 @@ def dump_short(source: Endpoint, keys: Sequence[bytes]) -> list[Dumped]:
 
 
 def ttl_of(end: int) -> int:
-    """What PTTL has answered, as RESTORE takes it: there 0 stands for no end."""
+    """Convert a PTTL answer for RESTORE, where 0 means that the key does not expire."""
     return max(end, 1) if end >= 0 else 0
 
 
@@ -149,7 +149,7 @@ class Restorer:
 
 
 def _in_form(dumped: Dumped, form: int | None, now_ms: int) -> tuple[object | None, bytes] | None:
-    """The value, if it had to be read, and its payload in a form; None if it cannot be read."""
+    """Return the value, if it had to be read, and its payload in a form; None if it cannot be read."""
     if form is None:
         return None, dumped.payload
     value = decode(dumped.payload, now_ms)
@@ -159,7 +159,7 @@ def _in_form(dumped: Dumped, form: int | None, now_ms: int) -> tuple[object | No
 
 
 def _lost(key: bytes, value: object | None, form: int | None) -> Iterator[str]:
-    """What an older form of a stream has no room for."""
+    """Yield a warning for each part of a stream that an older form cannot hold."""
     if form is None or not isinstance(value, Stream):
         return
     if form < 26 and value.producers:
@@ -195,7 +195,7 @@ def _making(source: Endpoint, key: bytes, kind: str) -> Iterator[Words]:
 
 
 def lost_ends(source: Endpoint, key: bytes, kind: str) -> Iterator[str]:
-    """A warning, if fields of a hash expire by themselves: the copy's do not."""
+    """Yield a warning if fields of a hash expire by themselves: the copy's do not."""
     if kind != "hash" or not source.knows("hpexpiretime"):
         return
     for page in pages(source, key, kind):
@@ -206,7 +206,7 @@ def lost_ends(source: Endpoint, key: bytes, kind: str) -> Iterator[str]:
 
 
 def pages(place: Endpoint, key: bytes, kind: str) -> Iterator[list[Any]]:
-    """The elements of a value, flat as commands answer; one that changes meanwhile may be given twice."""
+    """Yield pages of a value's elements, flat as commands answer; an element of a value that changes may come twice."""
     if kind in SCANS:
         yield from _scan(place, key, *SCANS[kind])
         return

@@ -108,7 +108,7 @@ def _end(place: Endpoint, key: bytes, what: str, start: str, end: str) -> Any:
 
 
 def checksum(place: Endpoint, key: bytes) -> str:
-    """A checksum over the ids and fields of a stream, in order."""
+    """Compute a checksum over the ids and fields of a stream, in order."""
     total = blake2b(digest_size=16)
     start = b"-"
     while page := place.ask(key, "XRANGE", key, start, "+", "COUNT", _PAGE):
@@ -121,7 +121,7 @@ def checksum(place: Endpoint, key: bytes) -> str:
 
 
 def digest(place: Endpoint, key: bytes, kind: str) -> str:
-    """A checksum over the elements of a plain value; their order counts in a list only."""
+    """Compute a checksum over the elements of a plain value; their order counts in a list only."""
     flat = [word for page in pages(place, key, kind) for word in page]
     if kind != "list":
         width = 1 if kind == "set" else 2

@@ -48,7 +48,7 @@ class Chances:
 
 
 def name_of(call: Call[Any]) -> str:
-    """What people call it."""
+    """Return the name that people use for a call: of a step, or the command."""
     if call.script is not None:
         return next((name for name in STEPS if script(name) is call.script), "script")
     return str(call.argv[0])

@@ -32,7 +32,7 @@ HANG_LOOKS: Final = 120  # so often it asks before the test fails
 
 
 def taken() -> threading.Lock:
-    """A lock that whoever wants it waits for: a baton to hand over."""
+    """Return a lock that is held: a baton that its next owner waits for."""
     lock = threading.Lock()
     lock.acquire()
     return lock
@@ -161,7 +161,7 @@ class Fibers:
     # For the scheduler's thread
 
     def spawn(self, name: str, target: Callable[[], None], owner: Owner | None) -> Fiber:
-        """A fiber that begins when the scheduler comes to it."""
+        """Make a fiber that begins when the scheduler comes to it."""
         self._made += 1
         fiber = Fiber(name, self._made, owner, wake_at_ms=self.clock.now_ms())
         self._fibers.append(fiber)

@@ -147,7 +147,7 @@ class Sim:
     # Streams and workers
 
     def define(self, stream: Any) -> Definition:
-        """The stream as the simulation knows it: same name, type, settings and handler, other place and clock."""
+        """Return the stream of the simulation: same name, type, settings and handler, another URL and clock."""
         known = self._definitions.get(id(stream))
         if known is not None:
             return known
@@ -192,7 +192,7 @@ class Sim:
             self.fibers.kill(life.owner)  # handlers that are still at it end with the process
 
     def freeze(self, worker: str, seconds: float) -> None:
-        """A worker does nothing for a while, not even renew, and then goes on as if nothing had been."""
+        """Stop a worker for a while: it does not even renew, and then goes on without noticing."""
         self._freeze(self._life(worker).owner, seconds)
 
     def is_alive(self, worker: str) -> bool:
@@ -239,11 +239,11 @@ class Sim:
         return audit_of(self.backend.run(definition.steps(self.capabilities).audit()), definition.group)
 
     def dead(self, stream: Any) -> DeadLetters:
-        """The dead letters."""
+        """Return the dead letters."""
         return self.define(stream).dead_letters(cast(Any, self._connect(None, "producer")))
 
     def consumer(self, stream: Any, name: str = "by-hand") -> Consumer:
-        """A consumer that the test drives call by call, without a worker around it."""
+        """Make a consumer that the test drives call by call, without a worker around it."""
         made = self.define(stream).make_consumer(self._connect(None, name))
         made.name = name.encode()
         return made
@@ -253,7 +253,7 @@ class Sim:
         return self.audit(stream).done
 
     def happened(self, kind: str, *, worker: str | None = None, stream: Any = None) -> list[Happened]:
-        """What the log has of a kind."""
+        """Return the log's events of a kind."""
         return [
             each
             for each in self.log
@@ -340,14 +340,14 @@ class Sim:
         self._note("failed-over")
 
     def outage(self, seconds: float) -> None:
-        """The server answers nobody for a while."""
+        """Make the server answer no one for a while."""
         self.is_down = True
         self.break_connections()
         self.fibers.run(self._time.now_ms() + round(seconds * 1000))
         self.is_down = False
 
     def break_connections(self) -> None:
-        """Reads that wait fail; the next call of everybody opens a connection anew."""
+        """Break all connections: waiting reads fail, and the next call of each worker opens a new one."""
         self.epoch += 1
         self._all_changed()
 
@@ -399,7 +399,7 @@ class Sim:
     # Inside
 
     def _employ(self, name: str, life: Life, definition: Definition) -> None:
-        """A worker for one stream in one life."""
+        """Start a worker for one stream in one life."""
         if definition.registered is None:
             return
         handler = self._watched(name, definition, require_handler(definition.registered, definition.name))
@@ -427,7 +427,7 @@ class Sim:
         self.fibers.spawn(f"{name}/{definition.name}", lambda: worker.run(signals=False), life.owner)
 
     def _watched(self, worker: str, definition: Definition, handler: Registered) -> Registered:
-        """The handler, with a note in the log before and behind each call; a test can stop there."""
+        """Wrap the handler so that the log has a note before and after each call; a test can stop there."""
 
         def note(kind: str, message: Message[Any]) -> None:
             self._note(kind, worker, definition.name, message.id, message.attempt, message.data)
@@ -470,7 +470,7 @@ class Sim:
         self._note("frozen", owner.name)
 
     def _draw(self, luck: random.Random, chances: Chances) -> Fault | None:
-        """A fault or none, by chance."""
+        """Draw a fault, or None, by chance."""
         lease_s = max(definition.settings.lease for definition in self._definitions.values())
         if luck.random() < chances.jump and isinstance(self._time, VirtualTime):
             self.jump(luck.uniform(-chances.jump_s, chances.jump_s))

@@ -57,7 +57,7 @@ for _module in (
 
 
 def find(argv: list[bytes]) -> Command:
-    """The row that runs this call, its subcommand resolved and its arity checked, or the error."""
+    """Return the row that runs this call, its subcommand resolved and its arity checked, or raise the error."""
     name = argv[0].lower()
     row = TABLE.get(name)
     if row is None:

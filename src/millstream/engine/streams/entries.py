@@ -52,7 +52,7 @@ class Sealed:
         return at if at < len(ids) and ids[at] == entry_id else -1
 
     def fragment(self, at: int) -> bytes:
-        """The encoded fields of the entry at this place."""
+        """Return the encoded fields of the entry at this place."""
         starts = self.starts
         return self.blob[starts[at] : starts[at + 1]]
 
@@ -79,7 +79,7 @@ class Block:
             self.prefix = b"*2\r\n$%d\r\n%b\r\n" % (len(names[0]), names[0])
 
     def node_bytes(self) -> int:
-        """The bytes Redis's listpack of this block would take."""
+        """Return how many bytes Redis's listpack of this block would take."""
         return self.size + integer_size(len(self.ids)) + integer_size(self.dead)
 
     def seal(self) -> None:
@@ -106,7 +106,7 @@ class Block:
             self.prefix = b"*2\r\n$%d\r\n%b\r\n" % (len(self.name), self.name)
 
     def fragment(self, at: int) -> bytes:
-        """The encoded fields of the entry at this place."""
+        """Return the encoded fields of the entry at this place."""
         fragments = self.fragments
         if fragments is not None:
             return fragments[at]
@@ -116,7 +116,7 @@ class Block:
         return sealed.blob[starts[at] : starts[at + 1]]
 
     def slice(self, low: int, high: int) -> list[bytes]:
-        """The encoded fields of the entries from low to high - 1."""
+        """Return the encoded fields of the entries from low to high - 1."""
         fragments = self.fragments
         if fragments is not None:
             return fragments[low:high]
@@ -131,7 +131,7 @@ class Block:
         return _search(self.ids, entry_id) if sealed is None else sealed.place(entry_id)
 
     def lower_bound(self, key: int) -> int:
-        """The place of the first live entry whose key is at least this one."""
+        """Return the place of the first live entry whose key is at least this one."""
         ids = self.ids
         if self.sealed is not None and self.sealed.even and ids:
             probe = text_of(key)
@@ -233,7 +233,7 @@ class EntryLog:
         self.length += 1
 
     def _block_for(self, key: int, fields: list[bytes], settings: KeyspaceSettings) -> Block:
-        """The block that takes the next entry: the last one, or a new one if that is full."""
+        """Return the block that takes the next entry: the last one, or a new one if that is full."""
         if self.blocks:
             block = self.blocks[-1]
             count = len(block.ids) + block.dead
@@ -254,7 +254,7 @@ class EntryLog:
     # Finding
 
     def find(self, entry_id: bytes, hint: Block | None = None) -> tuple[Block, int] | None:
-        """The block and place of a live entry; `hint` is the block it was in when last seen."""
+        """Return the block and place of a live entry; `hint` is the block it was in when last seen."""
         if hint is not None and not hint.dropped:
             at = hint.place(entry_id)
             return (hint, at) if at >= 0 else None
@@ -266,7 +266,7 @@ class EntryLog:
         return (block, at) if at >= 0 else None
 
     def fragments_of(self, ids: list[bytes], blocks: list[Block | None], places: list[int]) -> list[bytes] | None:
-        """The encoded fields of these entries, each in its block; None if that cannot be said of one of them.
+        """Return the encoded fields of these entries, each in its block; None if that cannot be said of one of them.
 
         `places` says of the first few, or of all, where in its block an entry was when last seen, -1 if that is not
         known. It is still there if none was ever deleted from the block.
@@ -319,7 +319,7 @@ class EntryLog:
         return fragments
 
     def position(self, key: int) -> tuple[int, int]:
-        """The block index and place of the first live entry whose key is at least this one.
+        """Return the block index and place of the first live entry whose key is at least this one.
 
         Past the last entry: the number of blocks, and 0.
         """
@@ -334,15 +334,15 @@ class EntryLog:
         return (index + 1, 0) if at == len(block.ids) else (index, at)
 
     def first_key(self) -> int:
-        """The key of the first live entry, 0 if there is none."""
+        """Return the key of the first live entry, 0 if there is none."""
         return next((order(block.ids[0]) for block in self.blocks if block.ids), 0)
 
     def last_key(self) -> int:
-        """The key of the last live entry, 0 if there is none."""
+        """Return the key of the last live entry, 0 if there is none."""
         return next((order(block.ids[-1]) for block in reversed(self.blocks) if block.ids), 0)
 
     def spans(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
-        """Runs of live entries with start <= key <= end, ascending: block, low, high."""
+        """Yield runs of live entries with start <= key <= end, ascending: block, low, high."""
         blocks = self.blocks
         index, low = self.position(start)
         while index < len(blocks):
@@ -355,7 +355,7 @@ class EntryLog:
             index, low = index + 1, 0
 
     def spans_back(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
-        """The runs of `spans` in descending order; each is still low to high."""
+        """Yield the runs of `spans` in descending order; each is still low to high."""
         index = bisect_right(self.firsts, end) - 1
         while index >= 0:
             block = self.blocks[index]
@@ -441,7 +441,7 @@ class EntryLog:
             last.reopen()
 
     def copy(self) -> tuple[EntryLog, dict[int, Block]]:
-        """An independent copy, and the new block for the id() of each old one."""
+        """Return an independent copy, and the new block for the id() of each old one."""
         twin = EntryLog()
         twins: dict[int, Block] = {}
         for block in self.blocks:
@@ -501,7 +501,7 @@ def _branch(above: int, depth: int) -> int:
 
 
 def bulk_content(bulk: bytes) -> bytes:
-    """What a bulk string holds."""
+    """Return the content of an encoded bulk string."""
     return bulk[bulk.index(b"\n") + 1 : -2]
 
 

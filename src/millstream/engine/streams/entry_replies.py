@@ -46,7 +46,7 @@ def _append(out: list[bytes], heads: list[bytes], ids: list[bytes], fragments: l
 
 
 def entries_reply(ids: list[bytes], fragments: list[bytes]) -> Encoded:
-    """An array of entries."""
+    """Return an array of entries."""
     parts = [b"*%d\r\n" % len(ids)]
     append_entries(parts, ids, fragments)
     return Encoded(b"".join(parts))

@@ -53,7 +53,7 @@ class Group:
         return [consumer for _, consumer in sorted(self.consumers.items())]
 
     def copy(self, blocks: dict[int, Block]) -> Group:
-        """An independent copy; `blocks` maps id() of the stream's old blocks to the new ones."""
+        """Return an independent copy; `blocks` maps id() of the stream's old blocks to the new ones."""
         twin = Group(self.name, self.last, self.entries_read)
         for name, consumer in self.consumers.items():
             new = GroupConsumer(name, consumer.seen_ms)

@@ -37,18 +37,18 @@ class EntryId(NamedTuple):
 
 
 def order(text: bytes) -> int:
-    """The key of a canonical text; not for text that comes from outside."""
+    """Return the key of a canonical text; not for text that comes from outside."""
     ms, _, seq = text.partition(b"-")
     return int(ms) << 64 | int(seq)
 
 
 def text_of(key: int) -> bytes:
-    """The canonical text of a key."""
+    """Return the canonical text of a key."""
     return b"%d-%d" % (key >> 64, key & U64_MAX)
 
 
 def parse(word: bytes, missing_seq: int = 0) -> int | None:
-    """The key of an id as a client may write it, or None; `missing_seq` stands for a sequence left out."""
+    """Parse an id as a client may write it. Returns its key or None; `missing_seq` stands for a sequence left out."""
     if len(word) > LONGEST:
         return None
     # Redis reads the text as a C string
@@ -76,12 +76,12 @@ def strict_all(words: list[bytes]) -> list[int]:
 
 
 def canonical(word: bytes) -> bytes:
-    """The canonical text of an id as a client wrote it, or BADID."""
+    """Return the canonical text of an id as a client wrote it; raises BADID if it is no id."""
     return text_of(strict(word))
 
 
 def bound(word: bytes, *, is_start: bool) -> int:
-    """An end of a range: an id, `-`, `+`, or an id after `(` that is left out itself."""
+    """Parse an end of a range: an id, `-`, `+`, or an id after `(`, which is excluded."""
     if word == b"-":
         return 0
     if word == b"+":

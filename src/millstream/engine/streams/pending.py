@@ -213,7 +213,7 @@ class HoldQueue:
             self.is_sorted = times == sorted(times)
 
     def walk(self) -> Iterator[AnyHold]:
-        """The holds that are not empty, from the head to what is the tail now."""
+        """Yield the holds that are not empty, from the head to the current tail."""
         holds = self.holds
         at, end = self.head, len(holds)
         while at < end and not holds[at].live:
@@ -368,7 +368,7 @@ class PendingList:
         *,
         is_delivery: bool = False,
     ) -> None:
-        """A new pending entry: at the end of the zone, at the tail if it is delivered, else where its time puts it."""
+        """Add a pending entry: at the end of the zone, at the tail if it is delivered, else where its time puts it."""
         queue = self.zone if consumer is None else self.owned
         place = len(queue.holds) if consumer is None or is_delivery else queue.place(time_ms)
         self._put(queue, place, consumer, time_ms, count, entry_id, block)
@@ -521,7 +521,7 @@ class PendingList:
             queue.head = place
 
     def _joinable(self, queue: HoldQueue, place: int) -> DeliveryBatch | None:
-        """The hold before this place as one that takes more ids, or None if something has left it."""
+        """Return the hold before this index as a batch that takes more ids, or None if an id has left it."""
         before = queue.holds[place - 1]
         if type(before) is DeliveryBatch:
             return before if before.live == len(before.ids) else None
@@ -562,19 +562,19 @@ class PendingList:
     # Asking
 
     def block_of(self, entry_id: bytes, hold: AnyHold) -> Block | None:
-        """The block an entry was in when last seen, if the hold knows it without a search."""
+        """Return the block an entry was in when last seen, if the hold knows it without a search."""
         if type(hold) is Single:
             return hold.block
         # A search would cost more than asking the stream. Blocks of a batch are used where it is walked.
         return None
 
     def claim_order(self) -> Iterator[AnyHold]:
-        """Holds from the first to claim to the last: the released zone, then the longest held."""
+        """Yield holds in claim order: the released zone, then the longest held first."""
         yield from self.zone.walk()
         yield from self.owned.walk()
 
     def live_items(self, hold: AnyHold) -> Iterator[tuple[bytes, Block | None]]:
-        """The ids a hold still has, and their blocks; ids that left from its front are dropped on the way.
+        """Yield the ids a hold still has, and their blocks; drops ids that left from its front on the way.
 
         Nothing may change hands before the last one is taken.
         """
@@ -599,7 +599,7 @@ class PendingList:
     def live_entries(
         self, hold: AnyHold, entries: EntryLog, limit: int | None
     ) -> tuple[list[bytes], list[Block | None], list[Content]]:
-        """What a hold still has of entries that are still in the stream: ids, blocks, where the fields are."""
+        """Collect a hold's pending entries that are still in the stream: ids, blocks, positions of the fields."""
         if type(hold) is DeliveryBatch and hold.live == len(hold.ids):
             ids, blocks = hold.ids[:limit], hold.blocks[:limit]
             found = _contents(ids, blocks)
@@ -651,7 +651,7 @@ class PendingList:
                 yield ids[index], hold
 
     def of_consumer(self, consumer: GroupConsumer, start: int) -> Iterator[bytes]:
-        """The ids a consumer holds, by id, from the key start."""
+        """Yield the ids a consumer holds, in id order, from the key `start`."""
         is_held = self._held_by(consumer)
         ids = consumer.order.merged(consumer.pending, is_held)
         for index in range(bisect_left(ids, start, key=order) if start else 0, len(ids)):
@@ -659,7 +659,7 @@ class PendingList:
                 yield ids[index]
 
     def lowest_and_highest(self) -> tuple[bytes, bytes]:
-        """The lowest and the highest pending id; there must be one."""
+        """Return the lowest and the highest pending id; there must be one."""
         by_id = self.by_id
         ids = self.order.merged(len(by_id), by_id.__contains__)
         low = next(entry_id for entry_id in ids if entry_id in by_id)
@@ -671,7 +671,7 @@ class PendingList:
         return (now_ms - hold.time_ms) & U64_MAX >= min_idle_ms
 
     def copy(self, consumers: dict[bytes, GroupConsumer], blocks: dict[int, Block]) -> PendingList:
-        """An independent copy for these consumers; `blocks` maps id() of the old blocks to the new ones."""
+        """Return an independent copy for these consumers; `blocks` maps id() of the old blocks to the new ones."""
         twin = PendingList()
         for queue, new_queue in ((self.zone, twin.zone), (self.owned, twin.owned)):
             for hold in queue.walk():

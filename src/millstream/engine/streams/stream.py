@@ -194,7 +194,7 @@ class Stream:
     # Groups
 
     def sorted_groups(self) -> list[Group]:
-        """Groups in byte order of their names, as every reply lists them."""
+        """Return the groups in byte order of their names, as every reply lists them."""
         return [group for _, group in sorted(self.groups.items())]
 
     def has_tombstone_from(self, key: int) -> bool:
@@ -220,7 +220,7 @@ class Stream:
         return None
 
     def advance(self, group: Group, ids: Sequence[bytes], last: int) -> None:
-        """A group has been given these entries as new, up to the key `last`: move it on and keep count."""
+        """Move a group on after it was given these new entries, up to the key `last`, and keep count."""
         done = 0
         while done < len(ids):
             read = group.entries_read
@@ -268,7 +268,7 @@ class Stream:
                 del self.producers[producer]
 
     def copy(self) -> Stream:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = Stream()
         twin.entries, blocks = self.entries.copy()
         for name in (
@@ -287,7 +287,7 @@ class Stream:
         return twin
 
     def first_stored(self) -> bytes:
-        """The id of the first entry still stored, deleted ones too; the highest id there is if none."""
+        """Return the id of the first entry still stored, deleted ones included; the highest possible id if none is."""
         return text_of(self.entries.firsts[0] if self.entries.firsts else MAX_KEY)
 
 

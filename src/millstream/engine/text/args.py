@@ -12,7 +12,7 @@ U64_MAX: Final = 2**64 - 1
 
 
 def as_integer(word: bytes) -> int | None:
-    """A canonical signed 64-bit decimal, or None: no sign `+`, no blanks, no leading zeros, no `-0`."""
+    """Parse a canonical signed 64-bit decimal; None for any other text: no `+`, blanks, leading zeros or `-0`."""
     size = len(word)
     if size == 0 or size > 20:
         return None
@@ -25,7 +25,7 @@ def as_integer(word: bytes) -> int | None:
 
 
 def integer(word: bytes, text: str = NOT_AN_INTEGER) -> int:
-    """A canonical signed 64-bit decimal, or the error `text`."""
+    """Parse a canonical signed 64-bit decimal; raises the error `text` for any other word."""
     value = as_integer(word)
     if value is None:
         raise fault(text)

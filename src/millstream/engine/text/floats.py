@@ -33,7 +33,7 @@ _FAR: Final = {10: 10_200, 2: 40_000}  # with a power beyond this a text of that
 
 
 def parse_double(word: bytes) -> float | None:
-    """A score, or None: no blanks, not nan, and not out of range (see `_reader_is_silent`)."""
+    """Parse a score. Returns None for blanks, nan and what is out of range (see `_reader_is_silent`)."""
     value = _any_double(word)
     if value is None:
         return None
@@ -43,7 +43,7 @@ def parse_double(word: bytes) -> float | None:
 
 
 def parse_bound(word: bytes) -> float | None:
-    """The number of a score range, as C's strtod reads it: leading blanks pass, it ends at a NUL, nothing is 0."""
+    """Parse the number of a score range as C's strtod does: leading blanks pass, a NUL ends it, an empty text is 0."""
     word = word.split(b"\0", 1)[0]
     if not word:
         return 0.0
@@ -51,7 +51,7 @@ def parse_bound(word: bytes) -> float | None:
 
 
 def double_text(value: float) -> bytes:
-    """A double as Redis prints it."""
+    """Return a double as Redis prints it."""
     if math.isinf(value):
         return b"inf" if value > 0 else b"-inf"
     if value != value:
@@ -65,7 +65,7 @@ def double_text(value: float) -> bytes:
 
 
 def parse_extended(word: bytes) -> Extended | float | None:
-    """An INCRBYFLOAT operand, or None when it is no number or beyond the range; a float only for the infinities."""
+    """Parse an INCRBYFLOAT operand. Returns None when it is no number or out of range; a float only for infinities."""
     if len(word) >= _EXTENDED_MAX_CHARS:
         return None
     if match := _INFINITY.fullmatch(word):
@@ -78,7 +78,7 @@ def parse_extended(word: bytes) -> Extended | float | None:
 
 
 def add_extended(left: Extended | float, right: Extended | float) -> Extended | None:
-    """The sum, or None when it is not finite."""
+    """Return the sum, or None when it is not finite."""
     if isinstance(left, float) or isinstance(right, float):
         return None
     power = min(left.power, right.power)
@@ -101,7 +101,7 @@ def extended_text(value: Extended) -> bytes:
 
 
 def _any_double(word: bytes) -> float | None:
-    """A double by C's grammar, infinities and out-of-range numbers included; None for nan and other text."""
+    """Parse a double by C's grammar, infinities and out-of-range numbers included; None for nan and other text."""
     if match := _INFINITY.fullmatch(word):
         return -math.inf if match[1] == b"-" else math.inf
     if _has_digits(_DECIMAL.fullmatch(word)):
@@ -139,7 +139,7 @@ def _reader_is_silent(word: bytes) -> bool:
 
 
 def _bounded(exponent: bytes | None) -> int:
-    """An exponent, cut to a size that is safe to compute with."""
+    """Return an exponent, cut to a size that is safe to compute with."""
     if not exponent:
         return 0
     digits = exponent.lstrip(b"+-0")
@@ -167,7 +167,7 @@ def _decimal(number: int) -> str:
 
 
 def _exact(word: bytes) -> tuple[int, int] | None:
-    """The fraction that a decimal or hexadecimal text names; far out of range it is only kept out of range."""
+    """Return the fraction that a decimal or hexadecimal text names; far out of range, any one that is so too."""
     base, per_digit, match = 10, 10, _DECIMAL.fullmatch(word)
     if match is None:
         base, per_digit, match = 2, 16, _HEX.fullmatch(word)
@@ -189,7 +189,7 @@ def _quotient(numerator: int, divisor: int) -> int:
 
 
 def _to_extended(numerator: int, divisor: int) -> Extended | None:
-    """A fraction rounded to 64 bits; None when it is too large."""
+    """Round a fraction to 64 bits; None when it is too large."""
     size = abs(numerator)
     power = max(size.bit_length() - divisor.bit_length() - 64, -16445)
     if size << max(-power - 64, 0) >= divisor << max(power + 64, 0):  # it would have 65 bits
@@ -223,7 +223,7 @@ def _power_of_ten(index: int) -> tuple[int, int]:
 
 
 def _scaling(power: int) -> tuple[int, int, int]:
-    """The power of ten that brings 64 bits times two to the power into reach: bits, power of two, power of ten."""
+    """Choose the power of ten that brings 64 bits times 2**power into reach: bits, power of two, power of ten."""
     index = (int(-(power + 87) * 0.30102999566398114) + 348) // 8
     while True:
         bits, exponent = _power_of_ten(index)
@@ -254,7 +254,7 @@ def _grisu2(value: float) -> tuple[bytes, int]:
 
 
 def _scaled(bits: int, scale: int) -> int:
-    """The upper 64 bits of the product, rounded."""
+    """Return the upper 64 bits of the product, rounded."""
     return (bits * scale + (1 << 63)) >> 64
 
 

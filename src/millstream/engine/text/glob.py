@@ -27,7 +27,7 @@ def matches(pattern: bytes, text: bytes, *, ignore_case: bool = False) -> bool:
 
 
 def compiled(pattern: bytes, ignore_case: bool = False) -> Matcher:
-    """A function that tells whether a text fits the pattern."""
+    """Return a function that tells whether a text fits the pattern."""
     return _kept(pattern, ignore_case) if len(pattern) <= _KEPT_SIZE else _made(pattern, ignore_case)
 
 
@@ -59,7 +59,7 @@ _kept = lru_cache(maxsize=256)(_made)
 
 
 def _expression(parts: list[bytes]) -> bytes:
-    """The parts between the stars, put together; the last one is tried from the end."""
+    """Join the parts between the stars; the last one is tried from the end."""
     if len(parts) == 1:
         return parts[0]
     middle = b"".join(b"(?>.*?" + part + b")" for part in parts[1:-1] if part)
@@ -88,7 +88,7 @@ def _parts(pattern: bytes) -> tuple[list[bytes], int]:
 
 
 def _one_of(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """A class that starts behind its bracket: its expression, and where its closing bracket stands.
+    """Parse a class that starts after its bracket. Returns its expression and the index of its closing bracket.
 
     A class that is not closed ends with the pattern. In `[a-]` the bracket is the end of the range.
     """

@@ -75,7 +75,7 @@ class TrimWords:
         return at + 1
 
     def check(self, call: CommandContext, *, must_be_given: bool) -> None:
-        """The rules about which words go together."""
+        """Check the rules about which words go together."""
         if self.limit and not self.is_given:
             raise fault(faults.LIMIT_WITHOUT_TRIM)
         if must_be_given and not self.is_given:
@@ -204,7 +204,7 @@ def xadd(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _known_in_log(words: AddWords, stream: Stream, records: dict[bytes, int], idempotent_id: bytes) -> int | None:
-    """What a replayed idempotent append repeats: the log knows better than the records, which expire unlogged.
+    """Return the id that a replayed duplicate repeats, None for an append. Records expire unlogged: the log decides.
 
     An append was logged with the id it got, whatever is remembered under its idempotent id. A duplicate was logged
     with `*`, although its record may be gone from a base that was written later.
@@ -258,14 +258,14 @@ def _take_add_option(words: AddWords, argv: list[bytes], at: int) -> int | None:
 
 
 def _parse_new_id(word: bytes) -> tuple[int, bool]:
-    """An explicit id, or `ms-*` with its lowest sequence and True."""
+    """Parse an explicit id, or `ms-*`: its lowest sequence and True."""
     if word.endswith(b"-*") and len(word) <= ids.LONGEST:
         return ids.strict(word[:-1] + b"0"), True
     return ids.strict(word), False
 
 
 def _next_key(words: AddWords, last: int, now_ms: int) -> int:
-    """The key of the entry to add, or why there is none."""
+    """Return the key of the entry to add; raises an error that says why none can be added."""
     if last == MAX_KEY:
         raise fault(faults.ID_EXHAUSTED)
     key = words.key
@@ -281,7 +281,7 @@ def _next_key(words: AddWords, last: int, now_ms: int) -> int:
 
 
 def automatic_id(fields: list[bytes]) -> bytes:
-    """The idempotent id that IDMPAUTO gives these fields; their order does not matter."""
+    """Return the idempotent id that IDMPAUTO gives these fields; their order does not matter."""
     sum_low = sum_high = xor_low = xor_high = 0
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         digest = xxhash.xxh3_128_intdigest(name + len(name).to_bytes(8, "little") + value)
@@ -375,7 +375,7 @@ class IdBlock:
 
 
 def parse_id_block(argv: list[bytes], at: int) -> IdBlock:
-    """The shared argument block of XDELEX and XACKDEL, from this place on."""
+    """Parse the argument block that XDELEX and XACKDEL share, from this index on."""
     references: References | None = None
     found: list[bytes] | None = None
     while at < len(argv):

@@ -27,7 +27,7 @@ def _group(call: CommandContext, key: bytes, name: bytes) -> tuple[Stream, Group
 
 
 def _group_in(value: object | None, key: bytes, name: bytes) -> tuple[Stream, Group]:
-    """The stream that was found at the key, and its group."""
+    """Return the stream that was found at the key, and its group."""
     if value is not None and type(value) is not Stream:
         raise fault(faults.WRONG_TYPE)
     stream = value

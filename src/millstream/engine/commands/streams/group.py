@@ -28,7 +28,7 @@ _SMALLEST: Final = 20  # bytes that no entry in a reply is shorter than
 
 
 def obtain_consumer(call: CommandContext, key: bytes, group: Group, name: bytes) -> tuple[GroupConsumer, bool]:
-    """The consumer of this name, just seen, and whether it had to be made."""
+    """Return the consumer of this name, marked as just seen, and whether it had to be made."""
     consumer = group.consumers.get(name)
     if consumer is not None:
         consumer.seen_ms = call.now_ms
@@ -49,7 +49,7 @@ def log_delivery(
     count: int,
     last: bytes,
 ) -> None:
-    """A delivery or claim as the forced claim that replays it."""
+    """Log a delivery or claim as the forced claim that replays it."""
     call.log(
         b"XCLAIM",
         key,
@@ -182,7 +182,7 @@ class _GroupReader:
         self.oldest_ms: int | None = None  # delivery time of the first entry that will become due
 
     def serve(self, source: DeliverySource) -> Reply | None:
-        """What this stream has for the consumer, None if it is left out of the reply."""
+        """Return this stream's part of the reply, None if it has no entries for the consumer."""
         call, group = self.call, source.group
         claimable = self.claim_ms is not None and self._is_claimable(source, self.claim_ms)
         has_new = source.after is None and has_new_entries(source.stream, group)
@@ -201,7 +201,7 @@ class _GroupReader:
     # History
 
     def _history(self, source: DeliverySource, consumer: GroupConsumer, after: int) -> Reply:
-        """The consumer's own pending entries, each counted as delivered once more; deleted ones as null."""
+        """Return the consumer's own pending entries, each counted as delivered once more; deleted ones as null."""
         call, pending, budget = self.call, source.group.pending, self.budget
         limit = budget.begin(source.key)
         parts: list[Reply] = []
@@ -280,7 +280,7 @@ class _GroupReader:
         return False
 
     def _due(self, source: DeliverySource, min_idle_ms: int, limit: int | None) -> list[Due]:
-        """What may be claimed, in claim order; entries that are gone from the stream are passed over."""
+        """Return the pending entries that may be claimed, in claim order; skips those gone from the stream."""
         pending, budget, now_ms = source.group.pending, self.budget, self.call.now_ms
         most = I64_MAX if limit is None else limit
         if budget.max_size is not None:
@@ -332,7 +332,7 @@ def ask_again(stream: object, argv: list[bytes], now_ms: int) -> bool:
 
 
 def count_again(count: int) -> int:
-    """A delivery count after one more; the highest stays."""
+    """Return a delivery count plus one; the highest possible count stays."""
     return min(count + 1, I64_MAX)
 
 
@@ -465,7 +465,7 @@ def deliver_run(
 
 
 def _block_behind(stream: Stream, block: Block) -> Block | None:
-    """The block that follows one of the stream's, or None."""
+    """Return the block that follows one of the stream's, or None."""
     entries = stream.entries
     index = bisect_right(entries.firsts, block.first)
     if block.dropped or index == len(entries.blocks):

@@ -98,7 +98,7 @@ class ReadWords:
 
 
 def parse_read(call: CommandContext, argv: list[bytes], *, in_group: bool) -> ReadWords:
-    """The words of XREAD or XREADGROUP; errors in the order Redis finds them."""
+    """Parse the words of XREAD or XREADGROUP; raises errors in the order Redis finds them."""
     words = ReadWords()
     at = 1
     while at < len(argv):

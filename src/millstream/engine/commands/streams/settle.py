@@ -27,7 +27,7 @@ class ReleaseMode(Enum):
     FATAL = b"FATAL"  # no further one is worth it: the highest count there is
 
     def adjust(self, count: int) -> int:
-        """The delivery count after a release."""
+        """Return the delivery count after a release."""
         if self is ReleaseMode.SILENT:
             return max(count - 1, 0)
         return count if self is ReleaseMode.FAIL else I64_MAX
