@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,7 @@ from bench.peers import (
 )
 from bench.replay import Replay, ReplayFailed
 from bench.rounds import Comparison, compare
+from bench.waiting import Waiting
 from tests.support.servers import RealServer
 from tests.support.wire import Closed
 
@@ -87,11 +89,13 @@ SETTINGS = (
     Setting(name="many", connections=500, depth=1, requests=60_000, rounds=3, promised={}, peers=(VALKEY,), tails=True),
 )
 CLAIM_PROMISED = (1.5, 2.0)
+WAITING_PROMISED = 0.67  # an XADD takes at most 1.5 times as long as on Redis
 REPLAY_PROMISED = 1.0
 # What a server can do to us: answer wrongly, not start, go away.
 FAILURES = (Closed, LoadFailed, OSError, ReplayFailed, RuntimeError, TimeoutExpired, WrongClaim)
-CLAIM_ROUNDS, REPLAY_ROUNDS = 15, 3
-PARTS = (*(setting.name for setting in SETTINGS), "claim", "replay")
+CLAIM_ROUNDS, WAITING_ROUNDS, REPLAY_ROUNDS = 15, 9, 3
+READERS = (200, 2000)
+PARTS = (*(setting.name for setting in SETTINGS), "claim", "waiting", "replay")
 
 
 Measure = Callable[[], dict[str, tuple[float, float]]]
@@ -155,6 +159,7 @@ class Bench:
         for setting in SETTINGS:
             yield setting.name, partial(self.loaded, setting)
         yield "claim", self.claimed
+        yield "waiting", self.waited
         yield "replay", self.replayed
 
     def loaded(self, setting: Setting) -> list[Comparison]:
@@ -222,6 +227,24 @@ class Bench:
                 return {f"{title}/{REDIS}": (took[form], took[REDIS]) for form, title in titles.items()}
 
             self._compare(CLAIM_ROUNDS, measure, found, servers)
+        return found
+
+    def waited(self) -> list[Comparison]:
+        """XADD while readers of a group wait."""
+        return [comparison for readers in READERS for comparison in self._waited(readers)]
+
+    def _waited(self, readers: int) -> list[Comparison]:
+        titles = {form: f"XADD, {readers:,} waiting readers, {form}" for form in self.forms}
+        found: list[Comparison] = [Rate(title, REDIS, WAITING_PROMISED) for title in titles.values()]
+        with serving(self.found, self.options, *self.forms, REDIS) as servers, ExitStack() as stack:
+            waiting = {name: Waiting(server, readers, stack) for name, server in servers.items()}
+            orders = _orders(servers)
+
+            def measure() -> dict[str, tuple[float, float]]:
+                took = {name: waiting[name].round() for name in next(orders)}
+                return {f"{title}/{REDIS}": (took[form], took[REDIS]) for form, title in titles.items()}
+
+            self._compare(WAITING_ROUNDS, measure, found, servers)
         return found
 
     def replayed(self) -> list[Comparison]:
