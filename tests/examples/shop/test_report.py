@@ -120,3 +120,12 @@ def test_every_figure_that_is_wrong_is_a_problem(change: dict[str, object]) -> N
 def test_a_run_that_is_too_short_to_draw_has_a_report_all_the_same() -> None:
     page = Page(report(RIGHT, SAMPLES[:1], {}))
     assert page.texts["sum-sent"] == "1000"
+
+
+def test_texts_from_data_are_escaped() -> None:
+    evil = "<script>x</script>\x1b[2J\u202e"
+    page = report(dataclasses.replace(RIGHT, dead_reasons={evil: 10}), SAMPLES, {1: 10})
+    assert "<script>" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "&lt;script&gt;x&lt;/script&gt;\\x1b[2J\\u202e" in page
