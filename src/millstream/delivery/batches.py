@@ -87,7 +87,7 @@ class Batches:
     @property
     def _ack_keys(self) -> list[bytes]:
         keys = self.steps.keys
-        return [keys.stream, keys.retries(self.steps.group), keys.meta, self._holds]
+        return [keys.stream, keys.retries(self.steps.group), keys.meta, self._holds, keys.records(self.steps.group)]
 
     def renew(self, consumer: bytes, after: bytes = b"", count: int = PAGE) -> Call[Page]:
         """Start the leases of a page of the consumer's entries anew."""

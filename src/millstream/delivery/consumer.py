@@ -177,7 +177,7 @@ class Consumer:
         Those that must not be handled (delivered too often, expired, meant for another group) are settled here.
         """
         try:
-            found = self._reread(credit) or self._fetch(credit, round(block_s * 1000))
+            found = self._looked_up(self._reread(credit) or self._fetch(credit, round(block_s * 1000)))
         except ServerReplied as error:
             if error.code == "UNBLOCKED":  # Redis 7.0: the stream went away while we waited; the next read says more
                 return []
@@ -195,6 +195,19 @@ class Consumer:
         if found:
             self._note_found(found)
         return self._handled(found)
+
+    def _looked_up(self, found: list[Delivery]) -> list[Delivery]:
+        """The deliveries with their fences, and with what is known of those that are not the first of their entry.
+
+        One call more, and only where there are such. What somebody else has taken meanwhile is left out.
+        """
+        later = [] if self.rfc is not None else [delivery for delivery in found if not delivery.is_first]
+        if not later:
+            return found
+        answers = self.backend.run(self.steps.redelivered(self.name, later))
+        known = dict(zip(map(id, later), answers, strict=True))
+        firsts = [delivery for delivery in found if delivery.is_first]
+        return [delivery.known_as(known[id(delivery)]) for delivery in later if known[id(delivery)].fence] + firsts
 
     def _expect_lost(self) -> None:
         """A reply may be lost that delivered something: look for it at the next fetch, and once more.
@@ -300,7 +313,7 @@ class Consumer:
         self._takes += 1
         self._takes_now += 1
         try:
-            found = self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms()))
+            found = self._looked_up(self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms())))
             if found:
                 self._note_found(found)
             return self._handled(found)
@@ -311,16 +324,17 @@ class Consumer:
             self._takes_now -= 1
 
     def attempt(self, delivery: Delivery) -> int:
-        """Which try this is, from 1: by the server's counter, and the RFC's field where copies are made."""
+        """Which try this is, from 1: failures count; releases and deaths of the process do not."""
         return self.retry_count(delivery) + 1
 
     def retry_count(self, delivery: Delivery) -> int:
-        """Retries before this delivery, for handlers: in place, and as copies where these are made.
+        """Retries before this delivery, in place, and as copies where these are made.
 
-        Both count where both can be: a copy whose consumer died may have been taken over in its place.
+        The RFC counts deaths of consumers as retries, and so does its recovery.
         """
         text = delivery.by_name.get(self.steps.prefix + b"retry_count", b"0") if self.makes_copies else b"0"
-        return max(0, delivery.number - 1) + (int(text) if text.isdigit() else 0)
+        in_place = delivery.failures if self.rfc is None else max(0, delivery.number - 1)
+        return in_place + (int(text) if text.isdigit() else 0)
 
     def original_id(self, delivery: Delivery) -> bytes:
         """The id that the entry had first; copies and redriven entries remember it."""
@@ -356,11 +370,12 @@ class Consumer:
         expires = fields.get(prefix + b"expires_at", b"")
         if expires.isdigit() and (now := self.watch.expected_ms(self.watch_ms())) is not None and now >= int(expires):
             return DeadLetter(Reason.EXPIRED, f"not handled by {int(expires)} (Unix time in ms)")
-        # A failure at the limit is dead-lettered when it is settled: one that comes beyond it was never settled.
+        if delivery.crashes >= self.settings.max_crashes:
+            return DeadLetter(Reason.CRASHED, f"its process died {delivery.crashes} times while it was handled alone")
+        # A failure at the limit is dead-lettered when it is settled, under the limit of whoever settled it.
         if self.attempt(delivery) > self.settings.max_retries + 1:
-            return DeadLetter(
-                Reason.CRASHED, f"{self.attempt(delivery) - 1} deliveries, and the last ended without an answer"
-            )
+            reason = Reason.RETRIES if self.rfc is None else Reason.CRASHED
+            return DeadLetter(reason, f"{self.attempt(delivery) - 1} deliveries ended without success")
         return None
 
     # Keeping
@@ -378,6 +393,10 @@ class Consumer:
         if lost:
             self.recorder.lock_extension(False, len(lost))
         return lost
+
+    def begin_alone(self, delivery: Delivery) -> bool:
+        """Write down that a suspect's handler begins, alone in its process; False if the entry was lost before."""
+        return self.backend.run(self.steps.begin_alone(self.name, delivery.id, delivery.number))
 
     # Ending
 
@@ -426,10 +445,12 @@ class Consumer:
         match settlement:
             case Ack(publish=publish):
                 return Settle(delivery.id, delivery.number, "publish" if publish else "ack", publish=publish)
-            case Release():
+            case Release(has_begun=has_begun):
                 if self.rfc is not None:  # its readers take new entries only: what is nobody's would wait for a scan
                     return Settle(delivery.id, delivery.number, "copy", (self.retry_count(delivery),))
-                return Settle(delivery.id, delivery.number, "release")
+                # a suspect that nobody began on is still one
+                verb = "pass" if delivery.is_suspect and not has_begun else "release"
+                return Settle(delivery.id, delivery.number, verb)
             case Later(delay_s=delay_s):
                 if self.makes_copies:
                     again, delay_ms = self.retry_count(delivery) + 1, round(delay_s * 1000)

@@ -60,6 +60,10 @@ class Keys:
     def retries(self, group: bytes) -> bytes:
         return self.base + b":retry:" + group
 
+    def records(self, group: bytes) -> bytes:
+        """What is remembered of entries that were delivered before; see lua/shared.lua."""
+        return self.base + b":records:" + group
+
     def lock(self, entry_id: bytes) -> bytes:
         return self.lock_base + entry_id
 

@@ -40,6 +40,8 @@ class Ack:
 class Release:
     """Back to the group at once; this delivery does not count."""
 
+    has_begun: bool = True  # False: no handler began on it, so that nothing was learned about the entry
+
 
 @dataclass(frozen=True, slots=True)
 class Later:

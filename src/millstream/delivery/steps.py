@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.client.calls import Call, Script, Word, load_script
 from millstream.client.capabilities import Capabilities
-from millstream.delivery.delivery import Delivery, pairs
+from millstream.delivery.delivery import Delivery, Known, pairs
 from millstream.delivery.keys import Keys
 from millstream.delivery.recorder import NullRecorder, Recorder
 
@@ -194,9 +194,25 @@ class Steps:
             [self.keys.stream], words, lambda rows: [Delivery(row[0], pairs(row[1]), int(row[2]), -1) for row in rows]
         )
 
+    def redelivered(self, consumer: bytes, deliveries: Sequence[Delivery]) -> Call[list[Known]]:
+        """Begin deliveries of entries that were delivered before: a greater fence for each, and what is known of it."""
+        words: list[Word] = [self.group, consumer]
+        for each in deliveries:
+            words += (each.id, each.number, int(each.idle_ms == -1 and each.number == 1 and each.previous is None))
+        keys = [self.keys.stream, self.keys.records(self.group)]
+        return script("redelivered").call(
+            keys, words, lambda rows: [Known(int(row[0]), int(row[1]), int(row[2]), bool(row[3])) for row in rows]
+        )
+
+    def begin_alone(self, consumer: bytes, entry_id: bytes, number: int) -> Call[bool]:
+        """Note that the entry's handler begins, and that nothing else runs in its process; False if it was lost."""
+        keys = [self.keys.stream, self.keys.records(self.group)]
+        return script("begin_alone").call(keys, (self.group, consumer, entry_id, number), bool)
+
     def settle(self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False) -> Call[list[int | str]]:
         """End deliveries; a code each: 1 settled, 0 no longer pending, -1 somebody else's, or the server's error."""
         keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta, self.keys.delayed]
+        keys.append(self.keys.records(self.group))
         if has_locks:
             keys += [self.keys.lock(item.id) for item in items]
         flags = self.flags + ("l" if has_locks else "")
@@ -242,6 +258,7 @@ class Steps:
         taken.
         """
         keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta]
+        keys.append(self.keys.records(self.group))
         expected = "" if expected_ms is None else expected_ms
         words: tuple[Word, ...] = (
             self.group,

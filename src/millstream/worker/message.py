@@ -82,7 +82,7 @@ class Message(Generic[T]):
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is, from 1; releases do not count."""
+        """Which try this is, from 1: failures count; releases and deaths of the process do not."""
         return self.context.attempt(self.delivery)
 
     @property
@@ -101,8 +101,11 @@ class Message(Generic[T]):
 
     @property
     def fence(self) -> str:
-        """A token for writes of one's own: a later delivery of the same entry has a greater number behind the colon."""
-        return f"{self.id}:{self.delivery.number}"
+        """A token for writes of your own: a later delivery of the same entry has a greater one, compared as text.
+
+        It is the id and, after the colon, ten digits that grow with every delivery. Compare tokens of one entry only.
+        """
+        return f"{self.id}:{self.delivery.fence:010d}"
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -65,6 +65,7 @@ class Settings:
 
     # Failures
     max_retries: int = 3  # deliveries after the first; then the entry is a dead letter
+    max_crashes: int = 2  # deaths of a process that the entry caused, being handled alone; then it is a dead letter
     backoff: Backoff = field(default_factory=Backoff)  # how long before each of them
     dead_letter: str | type[Discard] = DEAD_LETTER  # the stream they go to, {stream} being the stream's name
     breaker: Breaker | None = field(default_factory=Breaker)  # None: never pause
@@ -290,6 +291,13 @@ _SECONDS: Final = (
     "shutdown_grace",
     "connect_wait",
 )
-_COUNTS: Final = {"max_retries": 0, "reconnect_tries": 0, "batch": 1, "startup_batch": 1, "listener_queue": 1}
+_COUNTS: Final = {
+    "max_retries": 0,
+    "max_crashes": 1,
+    "reconnect_tries": 0,
+    "batch": 1,
+    "startup_batch": 1,
+    "listener_queue": 1,
+}
 _MAY_BE_NONE: Final = ("heartbeat", "min_idle", "reconnect_tries", "connect_wait")
 _WORDS: Final = {"redeliver": get_args(Redeliver), "recovery": get_args(Recovery), "retain": get_args(Retain)}

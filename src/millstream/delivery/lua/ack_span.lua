@@ -1,5 +1,5 @@
 -- Acknowledge all that a consumer has in a range of ids, a page at a time.
--- KEYS  stream, the group's retries, meta, holds
+-- KEYS  stream, the group's retries, meta, holds, the group's records
 -- ARGV  group, consumer, flags, first id, last id, how many at most
 -- Back  how many were acknowledged; fewer than the most: these were all
 
@@ -9,6 +9,7 @@ for i, row in ipairs(redis.call('XPENDING', stream, group, ARGV[4], ARGV[5], ton
   ids[i] = row[1]
 end
 acknowledge(stream, group, flags, ids)
+forget(KEYS[5], ids)
 if #ids > 0 and redis.call('EXISTS', retries) == 1 then
   on_ids(ids, function(...) redis.pcall('ZREM', retries, ...) end)
 end

@@ -1,6 +1,6 @@
 -- Take over what nobody works on: due retries, released entries, what dead consumers left. The limit is on what is
 -- taken, not on what is looked at; what is looked at beyond the sure candidates goes on from a cursor.
--- KEYS  stream, dead letters, the group's retries, meta
+-- KEYS  stream, dead letters, the group's retries, meta, the group's records
 -- ARGV  group, consumer, flags, prefix, min idle ms, how many to take (0: only look for ghosts), cursor, how many to
 --       look at, write tombstones ('1' or '0'), the time it should be by the caller's watch ('' unknown), and by how
 --       much it may differ
@@ -8,7 +8,7 @@
 --       (-1: none known), ids whose entry was trimmed away, the server's time in ms, 1 if others who live have entries
 -- On a server with CLAIM the blocking read does all this; only ghosts, which that read leaves, are looked for here.
 
-local stream, dlq, retries, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, dlq, retries, meta, records = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer, flags, prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local min_idle, credit, cursor, look = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local now = now_ms()
@@ -87,6 +87,8 @@ for _, row in ipairs(rows) do
     end
   end
 end
+-- Nothing is pending: what is remembered is of entries that left the list without us.
+if cursor == '0-0' and #rows == 0 then redis.call('DEL', records) end
 cursor = (#rows == 0 or #rows < look) and '0-0' or rows[#rows][1]
 
 -- In the order of a CLAIM read: what was released, the first release first, then what has been idle longest.
@@ -134,6 +136,7 @@ for _, ghost in ipairs(ghosts) do
     trimmed[#trimmed + 1] = ghost[1]
   end
 end
+forget(records, trimmed)
 count(meta, 'trimmed:' .. group, #trimmed)
 count(meta, 'tombstones:' .. group, tombstones)
 return {taken, cursor, next_due, trimmed, whole(now), is_busy}

@@ -1,15 +1,15 @@
 -- End deliveries, each only if it is still the caller's: owner and delivery number must be as they were given.
--- KEYS  stream, dead letters, the group's retries, meta, delayed entries, with the flag l the lock of each item, and then
---       the keys of what is published
+-- KEYS  stream, dead letters, the group's retries, meta, delayed entries, the group's records, with the flag l the lock of
+--       each item, and then the keys of what is published
 -- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, prefix, lease ms, then of each item: id, delivery
 --       number ('' any), verb, arguments:
---         ack | release | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
+--         ack | release | pass (a release that says nothing about the entry: nobody began on it) | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
 --         reject <n> <n names and values; an empty consumer, retry_count or first_at is filled in here> |
 --         publish <n> <n words: of each entry its stream, the delayed entries of that, the dedupe key (0 none), all as
 --         places in KEYS; dedupe window ms, delay ms, longest length ('' none), how many words, the words>, and then ack
 -- Back  a code for each item: 1 settled, 0 no longer pending (settled before), -1 somebody else's, or an error text
 
-local stream, dlq, retries, meta, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local stream, dlq, retries, meta, delayed, records = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer, flags, prefix, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local codes, acked, is_gone, done, dead, discarded, copied, trimmed, released = {}, {}, {}, 0, 0, 0, 0, 0, 0
 local was_retried = redis.call('EXISTS', retries) == 1
@@ -132,7 +132,7 @@ while i <= #ARGV do
   elseif not is_callers(owner) or (number ~= '' and tonumber(number) ~= deliveries) then
     -- Given back by the caller's own first call, whose reply was lost? Then nobody has it, and as often delivered.
     local is_nobodys = owner == '' or owner == RELEASED or owner == DELAYED
-    local before = verb == 'release' and deliveries + 1 or deliveries
+    local before = (verb == 'release' or verb == 'pass') and deliveries + 1 or deliveries
     code = (is_nobodys and verb ~= 'ack' and verb ~= 'publish' and tonumber(number) == before) and 0 or -1
   elseif verb == 'ack' then
     acked[#acked + 1] = id
@@ -148,14 +148,16 @@ while i <= #ARGV do
   elseif verb == 'discard' then
     acked[#acked + 1] = id
     discarded = discarded + 1
-  elseif (verb == 'release' or verb == 'retry') and #redis.call('XRANGE', stream, id, id) == 0 then
+  elseif (verb == 'release' or verb == 'pass' or verb == 'retry') and #redis.call('XRANGE', stream, id, id) == 0 then
     acked[#acked + 1] = id -- trimmed away meanwhile: there is nothing to give back, and a claim would drop it uncounted
     trimmed = trimmed + 1
-  elseif verb == 'release' then
+  elseif verb == 'release' or verb == 'pass' then
     let_go(id, deliveries, 'SILENT')
+    if verb == 'release' then answered(records, id) end
   elseif verb == 'retry' then
     local delay = tonumber(ARGV[first])
     if delay > 0 then put_off(id, delay) else let_go(id, deliveries, 'FAIL') end
+    answered(records, id, true)
   else
     -- Both add an entry first and acknowledge last: an error in between leaves the entry where it was.
     local entry = redis.call('XRANGE', stream, id, id)[1]
@@ -191,11 +193,12 @@ while i <= #ARGV do
   if acked[#acked] == id then is_gone[id] = true end
   codes[item] = code
   if has(flags, 'l') and (code == 0 or code == 1) then  -- with an error the entry is still ours, and so is its lock
-    if redis.call('GET', KEYS[5 + item]) == consumer then redis.call('DEL', KEYS[5 + item]) end
+    if redis.call('GET', KEYS[6 + item]) == consumer then redis.call('DEL', KEYS[6 + item]) end
   end
   i = last + 1
 end
 acknowledge(stream, group, flags, acked)
+forget(records, acked)
 if was_retried then on_ids(acked, function(...) redis.pcall('ZREM', retries, ...) end) end
 count(meta, 'done:' .. group, done)
 count(meta, 'dead:' .. group, dead)

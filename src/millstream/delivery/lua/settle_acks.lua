@@ -1,5 +1,5 @@
 -- Acknowledge a page of deliveries that are all of one owner and number: as `settle` does, but without a look at each.
--- KEYS  stream, the group's retries, meta, holds
+-- KEYS  stream, the group's retries, meta, holds, the group's records
 -- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, delivery number ('' any), ids, each once, in rising
 --       order
 -- Back  how many were acknowledged, how many were no longer pending, how many are somebody else's
@@ -32,6 +32,9 @@ local function finish(done, before, lost)
     redis.pcall('HINCRBY', holds, owed_field, -done)
   end
   count(meta, 'done:' .. group, done)
+  if redis.call('EXISTS', KEYS[5]) == 1 then
+    for at = first, #ARGV, 1000 do redis.pcall('HDEL', KEYS[5], unpack(ARGV, at, math.min(at + 999, #ARGV))) end
+  end
   return {done, before, lost}
 end
 

@@ -37,6 +37,28 @@ local function owner_test(consumer)
   return function(owner) return string.sub(owner, 1, #start) == start end
 end
 
+-- What is remembered of an entry that was delivered before: `fence failures crashes state`. The state is of its latest
+-- delivery: HANDED to a consumer, begun ALONE in its process, or ANSWERED by a release or a retry. An entry without a
+-- record was handed out once.
+local ANSWERED, HANDED, ALONE = 0, 1, 2
+
+local function record_of(records, id)
+  local fence, failures, crashes, state = string.match(redis.call('HGET', records, id) or '1 0 0 1',
+    '^(%d+) (%d+) (%d+) (%d+)$')
+  return tonumber(fence), tonumber(failures), tonumber(crashes), tonumber(state)
+end
+
+-- Write a record; after another write of the same step this works when memory is full too.
+local function remember(records, id, fence, failures, crashes, state)
+  redis.pcall('HSET', records, id, string.format('%.0f %.0f %.0f %.0f', fence, failures, crashes, state))
+end
+
+-- Note that the latest delivery of an entry was answered and did not end it.
+local function answered(records, id, failed_too)
+  local fence, failures, crashes = record_of(records, id)
+  remember(records, id, fence, failures + (failed_too and 1 or 0), crashes, ANSWERED)
+end
+
 -- Names and values of an XINFO row as a table.
 local function as_table(row)
   local found = {}
@@ -79,6 +101,12 @@ local function delete_if_done(stream, ids)
     if is_done(stream, groups, id) then done[#done + 1] = id end
   end
   on_ids(done, function(...) redis.call('XDEL', stream, ...) end)
+end
+
+-- Forget the records of entries that have left the pending list.
+local function forget(records, ids)
+  if #ids == 0 or redis.call('EXISTS', records) == 0 then return end
+  on_ids(ids, function(...) redis.pcall('HDEL', records, ...) end)
 end
 
 -- Take entries off the pending list, and out of the stream when no group needs them any more.
