@@ -10,24 +10,13 @@ import logging
 import os
 import sys
 
-from millstream.delivery.policy import Backoff
 from millstream.worker.message import Message
 from millstream.worker.stream import Stream
 
 
 def main(url: str, lease: float, path: str) -> None:
     logging.disable(logging.WARNING)
-    orders = Stream[dict[str, int]](
-        "orders",
-        url,
-        group="g",
-        lease=lease,
-        max_retries=30,
-        breaker=None,
-        backoff=Backoff(0.05, cap=0.5),
-        reconnect=Backoff(0.02, cap=0.2),
-        shutdown_grace=5.0,
-    )
+    orders = Stream[dict[str, int]]("orders", url, group="g", lease=lease)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(what: str, order: dict[str, int], message: Message[dict[str, int]]) -> None:

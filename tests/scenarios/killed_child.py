@@ -12,7 +12,7 @@ from millstream.worker.stream import Stream
 
 
 def main(url: str) -> None:
-    orders = Stream[dict[str, int]]("orders", url, group="g", lease=0.5, max_retries=1, batch=1)
+    orders = Stream[dict[str, int]]("orders", url, group="g", lease=0.5)
 
     @orders.handler
     def charge(order: dict[str, int]) -> None:

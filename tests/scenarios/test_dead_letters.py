@@ -18,10 +18,9 @@ from tests.support.places import Site
 @pytest.mark.parametrize("server", SERVERS)
 def test_an_entry_that_kills_its_workers_is_set_aside_and_its_neighbours_are_not(server: str) -> None:
     """Scenario D20."""
-    # one in hand: what is read ahead of a death is redelivered together with its cause (quarantine is to come)
-    orders = Stream[Order]("orders", group="g", max_retries=2, batch=1)
+    orders = Stream[Order]("orders", group="g")
 
-    @orders.handler(concurrency=1)
+    @orders.handler(concurrency=4)
     def charge(order: Order, message: Message[Order]) -> None:
         if order.n == 3:
             sim.sleep(0.5)

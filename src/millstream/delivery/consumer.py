@@ -127,6 +127,11 @@ class Consumer:
             self._next_scan_ms = self.watch_ms() + self.rfc.next_interval_ms()  # the first one is a part of `open`
 
     @property
+    def validity_ms(self) -> int:
+        """For how long after a delivery or a renewal was asked for it is ours."""
+        return round(self.settings.lease * 1000)
+
+    @property
     def has_locks(self) -> bool:
         return self.settings.has_lock_keys
 
@@ -174,10 +179,13 @@ class Consumer:
     def fetch(self, credit: int, block_s: float) -> list[Delivery]:
         """Up to `credit` deliveries: what was left behind first, then what is new; waits up to `block_s` for one.
 
+        It waits no longer than a quarter of the lease, which may begin at any moment of the wait.
+
         Those that must not be handled (delivered too often, expired, meant for another group) are settled here.
         """
         try:
-            found = self._looked_up(self._reread(credit) or self._fetch(credit, round(block_s * 1000)))
+            block_ms = min(round(block_s * 1000), max(1, self.validity_ms // 4))
+            found = self._looked_up(self._reread(credit) or self._fetch(credit, block_ms))
         except ServerReplied as error:
             if error.code == "UNBLOCKED":  # Redis 7.0: the stream went away while we waited; the next read says more
                 return []

@@ -127,9 +127,14 @@ class Consuming:
         with self._settling:
             for refused in list(self._refused.values()):
                 self._send_again(refused)
-            rest = [held for held in self._held.values() if held.lease.valid and held.delivery.id not in self._refused]
+            unread = {message.delivery.id for message in self._ready}
+            rest = [
+                (held.delivery, Release(has_begun=held.delivery.id not in unread))
+                for held in self._held.values()
+                if not held.lease.is_lost and held.delivery.id not in self._refused
+            ]
             if rest:
-                self.consumer.settle([(held.delivery, Release()) for held in rest])
+                self.consumer.settle(rest)
 
     def _close(self) -> None:
         self._stop.set()
@@ -151,15 +156,49 @@ class Consuming:
             block = min(self.consumer.settings.block, STOP_WITHIN_S)
             if self._refused:
                 block = min(block, AGAIN_FIRST_S)
+            asked_ms = self.consumer.watch_ms()
             try:
                 found = self.consumer.fetch(self._ahead, max(block if wait_s is None else min(wait_s, block), 0.001))
             except BackendError as error:
                 self._pause(error, wait_s)
                 return None
             self.failure, self._failures = None, 0
-            for delivery in found:
-                self._take(delivery)
-        return self._ready.popleft() if self._ready else None
+            suspects = [delivery for delivery in found if delivery.is_suspect]
+            for delivery in [*(each for each in found if not each.is_suspect), *suspects[:1]]:
+                self._take(delivery, asked_ms)
+            if suspects[1:]:  # one at a time: the others are for whoever has room for them
+                self.consumer.settle([(delivery, Release(has_begun=False)) for delivery in suspects[1:]])
+        while self._ready:
+            message = self._ready.popleft()
+            if self._may_begin(message):
+                return message
+        return None
+
+    def _may_begin(self, message: Message[Any]) -> bool:
+        """Whether a message may be handed out: its lease is ours now, and its payload is what the type says.
+
+        A suspect is marked as begun if the caller has no other message open, before anything of it is looked at.
+        """
+        held = self._held[message.delivery.id]
+        if not self._keeper.is_ours(held):
+            self._forget(held)
+            return False
+        try:
+            is_alone = len(self._held) - len(self._ready) == 1
+            if message.delivery.is_suspect and is_alone and not self.consumer.begin_alone(message.delivery):
+                self._forget(held)
+                return False
+            message.data = self._definition.codec.decode(self.consumer.payload(message.delivery))
+        except MalformedPayload as error:
+            self._end(held, DeadLetter.of(Reason.MALFORMED, error, str(error)))
+            return False
+        return True
+
+    def _forget(self, held: HeldDelivery) -> None:
+        """Let go of a delivery that is somebody else's, or is going to be."""
+        self._keeper.let_go(held)
+        self.consumer.let_go(held.delivery)
+        del self._held[held.delivery.id]
 
     def _pause(self, error: BackendError, wait_s: float | None) -> None:
         """Wait before the next read; raises what no waiting mends, and what has failed often enough."""
@@ -172,16 +211,10 @@ class Consuming:
         logger.warning("reading %r failed, again in %.1f s: %s", self.consumer.stream, pause_s, error)
         self._stop.wait(pause_s if wait_s is None else min(pause_s, wait_s))
 
-    def _take(self, delivery: Delivery) -> None:
-        held = self._keeper.hold(delivery)
+    def _take(self, delivery: Delivery, asked_ms: int) -> None:
+        held = self._keeper.hold(delivery, asked_ms)
         self._held[delivery.id] = held
-        message: Message[Any] = Message(None, delivery, self._context, held.lease, self._settle)
-        try:
-            message.data = self._definition.codec.decode(self.consumer.payload(delivery))
-        except MalformedPayload as error:
-            self._end(held, DeadLetter.of(Reason.MALFORMED, error, str(error)))
-        else:
-            self._ready.append(message)
+        self._ready.append(Message(None, delivery, self._context, held.lease, self._settle))
 
     def _settle(self, message: Message[Any], settlement: Settlement) -> None:
         held = self._held.get(message.delivery.id)
@@ -211,7 +244,7 @@ class Consuming:
 
     def _send_again(self, refused: _Refused) -> None:
         entry_id = refused.held.delivery.id
-        if self._held.get(entry_id) is not refused.held or not refused.held.lease.valid:
+        if self._held.get(entry_id) is not refused.held or refused.held.lease.is_lost:
             self._refused.pop(entry_id, None)
             return
         refused.due_s = time.monotonic() + min(AGAIN_CAP_S, AGAIN_FIRST_S * 2**refused.tries)

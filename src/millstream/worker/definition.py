@@ -19,6 +19,7 @@ from millstream.client.calls import Call
 from millstream.client.capabilities import Capabilities
 from millstream.client.payload import Codec, checked_codec, codec_for
 from millstream.client.urls import hide_password, is_same_server
+from millstream.clock import elapsed_ms
 from millstream.delivery.config import checks
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer, Runs, keys_of
@@ -87,7 +88,7 @@ class Definition:
     middlewares: list[Middleware] = field(default_factory=list)  # the first one is outermost
     registered: Registered | None = None
     producers: Producers = field(default_factory=Producers)
-    watch_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+    watch_ms: Callable[[], int] = elapsed_ms
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # Unix time, for what expires
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from millstream.clock import elapsed_ms
 from millstream.delivery import settlement as ends
 from millstream.delivery.delivery import Delivery
 from millstream.delivery.policy import RetryPolicy
@@ -50,13 +51,17 @@ class Context:
 class Lease:
     """Whether the delivery is still ours."""
 
-    is_lost: bool = False
-    until_ms: int | None = None  # by the watch: not renewed beyond; None: as long as the worker lives
+    is_lost: bool = False  # a renewal or a settlement has found the entry with somebody else
+    until_ms: int | None = None  # by the watch: it may be somebody else's from then on; None: not known
+    watch_ms: Callable[[], int] = elapsed_ms
 
     @property
     def valid(self) -> bool:
-        """False once a renewal has found the entry with somebody else."""
-        return not self.is_lost
+        """Whether nobody else can have the entry now, by our own clock: no thread has to run for it to become False.
+
+        The next renewal makes it True again if it finds that the entry is still ours.
+        """
+        return not self.is_lost and (self.until_ms is None or self.watch_ms() < self.until_ms)
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from millstream.client.connecting import connect
 from millstream.client.urls import parse_url
+from millstream.clock import elapsed_ms
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.delivery import Delivery
@@ -185,7 +186,7 @@ def main(pipe: IO[str]) -> None:
     threading.Thread(target=child.listen, args=(pipe,), daemon=True).start()
     with connect(about["url"]) as backend:
         stream, group, name = (about[each].encode("latin-1") for each in ("stream", "group", "consumer"))
-        consumer = Consumer(backend, stream, group, name, settings, lambda: time.monotonic_ns() // 1_000_000)
+        consumer = Consumer(backend, stream, group, name, settings, elapsed_ms)
         print(READY, end="", flush=True)
         while not child.is_over.wait(settings.heartbeat_s):
             try:

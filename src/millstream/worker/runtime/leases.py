@@ -70,9 +70,10 @@ class LeaseKeeper:
 
     # Who holds what
 
-    def hold(self, delivery: Delivery, lease: Lease | None = None) -> HeldDelivery:
-        """Keep a delivery ours from now on."""
-        held = HeldDelivery(delivery, lease or Lease())
+    def hold(self, delivery: Delivery, asked_ms: int) -> HeldDelivery:
+        """Keep a delivery ours from now on; `asked_ms` is when, by the watch, the server was asked for it."""
+        until_ms = asked_ms + self._consumer.validity_ms
+        held = HeldDelivery(delivery, Lease(until_ms=until_ms, watch_ms=self._consumer.watch_ms))
         with self._lock:
             self._held[delivery.id, delivery.number] = held
         if self._heart is not None:
@@ -103,6 +104,18 @@ class LeaseKeeper:
             held.deadline_ms = max(held.deadline_ms, self._consumer.watch_ms() + round(seconds * 1000))
             if self._heart is not None:
                 self._heart.hold(delivery, (held.deadline_ms - self._consumer.watch_ms()) / 1000)
+
+    def is_ours(self, held: HeldDelivery) -> bool:
+        """Whether its handler may begin: by the watch, or else by the server, which renews the lease if it is ours."""
+        if held.lease.valid:
+            return True
+        if held.lease.is_lost:
+            return False
+        try:
+            self._renew([held])
+        except BackendError as error:
+            logger.warning("the lease on %s could not be renewed now: %s", held.delivery.id.decode(), error)
+        return held.lease.valid
 
     def snapshot(self) -> list[HeldDelivery]:
         with self._lock:
@@ -145,7 +158,7 @@ class LeaseKeeper:
         self._doing = RENEWING
         if now >= self._next_renew_ms:
             self._revive_heart()
-            self._renew()
+            self._renew(self.snapshot())
             self._next_renew_ms = now + round(self._consumer.settings.heartbeat_s * 1000)
         wait_s = (self._next_renew_ms - now) / 1000
         self._doing = MAINTAINING
@@ -175,14 +188,16 @@ class LeaseKeeper:
                 if self._on_timeout is not None:
                     self._on_timeout(held)
 
-    def _renew(self) -> None:
-        held = self.snapshot()
+    def _renew(self, held: list[HeldDelivery]) -> None:
         if not held:
             return
+        until_ms = self._consumer.watch_ms() + self._consumer.validity_ms
         newest = {each.delivery.id: each for each in sorted(held, key=lambda each: each.delivery.number)}
         lost = self._consumer.renew((each.delivery.id, each.delivery.number) for each in newest.values())
         for each in held:
             is_lost = each.delivery.id in lost or newest[each.delivery.id] is not each
+            if not is_lost:
+                each.lease.until_ms = until_ms
             # settled while the call was under way: not lost
             if is_lost and self._held.get((each.delivery.id, each.delivery.number)) is each:
                 each.lease.is_lost = True

@@ -123,6 +123,8 @@ class Worker:
         self._stop = threads.Event()
         self._room = threads.Condition()
         self._in_hand = 0  # read and not yet answered
+        self._is_alone = False  # a suspect is handled, or about to be, and nothing else may begin
+        self._has_suspects = False  # the last read brought one: there may be more
         self._answers: queue.SimpleQueue[_Answer | None] = threads.SimpleQueue()
         self._due: list[float] = []  # when retries of ours are, a heap; the settler's
         self._running: dict[tuple[bytes, int], RunningHandler] = {}  # by id and delivery number
@@ -227,8 +229,9 @@ class Worker:
         credit = self._wait_for_room()
         if credit == 0:
             return failures
+        asked_ms = consumer.watch_ms()
         try:
-            found = consumer.fetch(credit, min(settings.block, STOP_WITHIN_S))
+            found = consumer.fetch(1 if self._has_suspects else credit, min(settings.block, STOP_WITHIN_S))
         except BackendError as error:
             if _is_over(error, failures, settings):
                 raise
@@ -236,8 +239,14 @@ class Worker:
             logger.warning("reading %r failed, again in %.1f s: %s", consumer.stream, wait_s, error)
             self._stop.wait(wait_s)
             return failures + 1
+        suspects = [delivery for delivery in found if delivery.is_suspect]
         for delivery in found:
-            self._take(delivery)
+            if not delivery.is_suspect:
+                self._take(delivery, asked_ms)
+        self._has_suspects = bool(suspects)
+        if suspects:
+            self._pass_on(suspects[1:])
+            self._run_alone(suspects[0], asked_ms)
         return 0
 
     def _wait_for_room(self) -> int:
@@ -276,16 +285,23 @@ class Worker:
                 logger.warning("starting on %r failed, trying again: %s", self.consumer.stream, error)
                 self._stop.wait(settings.reconnect.delay(failures))
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, delivery: Delivery, asked_ms: int) -> None:
         """Hold a delivery and have its handler run."""
-        held = self._keeper.hold(delivery)
+        self._submit(self._hold(delivery, asked_ms))
+
+    def _hold(self, delivery: Delivery, asked_ms: int) -> RunningHandler:
+        held = self._keeper.hold(delivery, asked_ms)
         running = RunningHandler(held, Message(None, delivery, self._context, held.lease))
         running.message._settle = lambda _, settlement: self._answer_early(running, settlement)
         with self._room:
             self._in_hand += 1
             self._running[delivery.id, delivery.number] = running
+        return running
+
+    def _submit(self, running: RunningHandler) -> None:
+        """Decode the payload and have the handler run."""
         try:
-            running.message.data = self._codec.decode(self.consumer.payload(delivery))
+            running.message.data = self._codec.decode(self.consumer.payload(running.held.delivery))
         except MalformedPayload as error:
             running.finish()
             self._answers.put(_Answer(running, DeadLetter.of(Reason.MALFORMED, error, str(error))))
@@ -296,10 +312,62 @@ class Worker:
             assert self._loop is not None
             running.task = asyncio.run_coroutine_threadsafe(self._run_coroutine(running), self._loop)
 
+    # Suspects: entries whose last delivery ended without an answer, and which may have killed their process
+
+    def _pass_on(self, deliveries: list[Delivery]) -> None:
+        """Give deliveries back that nobody began on, for whoever has room for them."""
+        if not deliveries:
+            return
+        try:
+            self.consumer.settle([(delivery, Release(has_begun=False)) for delivery in deliveries])
+        except BackendError as error:
+            logger.warning("%d entries could not be given back and wait for a lease: %s", len(deliveries), error)
+            for delivery in deliveries:
+                self.consumer.let_go(delivery)
+
+    def _run_alone(self, delivery: Delivery, asked_ms: int) -> None:
+        """Handle a suspect while nothing else is in hand: if the process dies, it is known of what."""
+        running = self._hold(delivery, asked_ms)
+        logger.info(
+            "%s of %r may have ended its process and is handled alone", running.message.id, self.consumer.stream
+        )
+        try:
+            with self._room:
+                self._is_alone = True
+                self._await(lambda: self._in_hand <= 1 or running.is_dropped)
+            if not self._stop.is_set() and self._may_begin_alone(running):
+                self._submit(running)
+                with self._room:
+                    self._await(lambda: running.is_dropped)
+        finally:
+            self._is_alone = False
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        """Wait, holding `_room`, until the condition holds or the worker is stopped."""
+        while not condition() and not self._stop.is_set():
+            self._room.wait(STOP_WITHIN_S)
+
+    def _may_begin_alone(self, running: RunningHandler) -> bool:
+        """Write down that a suspect's handler begins; False if the entry is not ours or the server cannot be asked."""
+        asked_ms = self.consumer.watch_ms()
+        try:
+            if self.consumer.begin_alone(running.held.delivery):
+                running.held.lease.until_ms = asked_ms + self.consumer.validity_ms
+                return True
+        except BackendError as error:
+            logger.warning("%s is not begun now: %s", running.message.id, error)
+        if running.finish():
+            self._answers.put(_Answer(running, Release(has_begun=False)))
+        return False
+
     # Handlers; whatever they raise is their failure, and never ours
 
     def _begin(self, running: RunningHandler) -> bool:
         """Whether the handler may start: not if the delivery was released or lost while it waited for a thread."""
+        if not self._keeper.is_ours(running.held):
+            if running.finish():
+                self._answers.put(_Answer(running, Release(has_begun=False)))
+            return False
         with running.lock:
             if running.is_over:
                 return False
@@ -501,16 +569,21 @@ class Worker:
         while self._due and self._due[0] <= self._threads.monotonic():
             heapq.heappop(self._due)
         with self._room:
-            credit = self._most - self._in_hand
+            credit = 0 if self._is_alone else self._most - self._in_hand
         if credit <= 0 or self._stop.is_set():
             return  # the reader finds them when there is room
+        asked_ms = self.consumer.watch_ms()
         try:
             found = self.consumer.take_due(credit)
         except BackendError as error:
             logger.warning("retries of %r could not be looked for now: %s", self.consumer.stream, error)
             return
-        for delivery in found:
-            self._take(delivery)
+        with self._room:
+            begun = [] if self._is_alone else [delivery for delivery in found if not delivery.is_suspect]
+            running = [self._hold(delivery, asked_ms) for delivery in begun]
+        for each in running:
+            self._submit(each)
+        self._pass_on([delivery for delivery in found if delivery not in begun])
 
     def _keep(self, answer: _Answer, kept: list[_Answer]) -> None:
         answer.tries += 1
@@ -546,7 +619,7 @@ class Worker:
             if running.finish(unless_started=unless_started):
                 if running.task is not None:
                     running.task.cancel()
-                self._answers.put(_Answer(running, Release()))
+                self._answers.put(_Answer(running, Release(has_begun=not unless_started)))
 
     def _start_loop(self) -> None:
         self._loop = self._threads.new_event_loop()
