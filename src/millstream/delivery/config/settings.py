@@ -209,6 +209,7 @@ class SettingsOverrides(TypedDict, total=False):
     heartbeat_process: bool
     lock_keys: bool | None
     max_retries: int
+    max_crashes: int
     backoff: Backoff
     dead_letter: str | type[Discard]
     breaker: Breaker | None
