@@ -57,6 +57,7 @@ def redis7_server() -> Iterator[servers.RealServer]:
 
 # Files of which every test is for `make test-long`: runs of the whole demo, Spark under fire, the suites of others.
 LONG = (
+    "examples/shop/test_gather.py",
     "examples/shop/test_going_on.py",
     "examples/shop/test_run.py",
     "long/test_short.py",

@@ -61,6 +61,7 @@ def test_the_scaffold_passes_its_own_test(project: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_scaffold_runs_once_then_history_is_filled_without_doubles_and_many_streams_are_audited(
     project: Path, place: str

@@ -39,9 +39,14 @@ OLD_MS: Final = 3_600_000
 WAIT_S: Final = 60
 
 
-def at(*names: str) -> pytest.MarkDecorator:
+def at(*names: Any) -> pytest.MarkDecorator:
     """Run a test at these places."""
     return pytest.mark.parametrize("place", names, indirect=True)
+
+
+def later(*names: str) -> list[Any]:
+    """Places that a slow test is run at by `make test-long` only."""
+    return [pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 everywhere = at(*EVERYWHERE)

@@ -26,7 +26,7 @@ from millstream.delivery.policy import Backoff
 from millstream.errors import ConfigError, ServerReplied
 from millstream.worker.runtime.listener import id_of_event, pattern_of
 from millstream.worker.stream import Stream
-from tests.scenarios.fleet import WAIT_S, Fleet, Tally, at, everywhere, finish, running, until
+from tests.scenarios.fleet import WAIT_S, Fleet, Tally, at, everywhere, finish, later, running, until
 from tests.support import ours
 from tests.support.places import Site
 
@@ -213,7 +213,7 @@ def test_entries_finished_one_by_one_go_one_by_one_and_a_stop_lets_the_last_fini
     assert [tally[name] for name in names] == [3] * 4
 
 
-@at("broker", "valkey", "redis", "redis7", "cluster")
+@at("broker", "valkey", "cluster", *later("redis", "redis7"))
 def test_a_producer_two_workers_and_one_is_killed(place: Site) -> None:
     """Scenario A10."""
     fleet, tally = Fleet(place, config=RecoveryConfig(min_idle_time=1.0), more={"listener": True}), Tally()
@@ -355,7 +355,8 @@ def test_a_reader_gives_up_after_the_tries_that_it_was_given(
     place: Site, tries: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Scenario A14."""
-    fleet = Fleet(place, more={"reconnect": Backoff(0.01, cap=0.02), "reconnect_tries": tries, "shutdown_grace": 0.0})
+    quick = {"reconnect": Backoff(0.01, cap=0.02), "shutdown_grace": 0.0, "block": 0.05}
+    fleet = Fleet(place, more={**quick, "reconnect_tries": tries})
     handled: list[str] = []
 
     def break_it(data: dict[str, str]) -> None:

@@ -75,7 +75,7 @@ def test_a_terminated_worker_finishes_what_it_can(place: Site) -> None:
         assert (orders.audit().done, orders.audit().pending) == (4, 0)
 
 
-@pytest.mark.parametrize("place", ["valkey", "redis"], indirect=True)
+@pytest.mark.parametrize("place", ["valkey", pytest.param("redis", marks=pytest.mark.long)], indirect=True)
 def test_three_rolling_deploys_dead_letter_nothing(place: Site) -> None:
     """D19. With one retry allowed, three interrupted deliveries would be one too many if they counted."""
     with Stream[dict[str, int]]("orders", place.url, group="g", max_retries=1) as orders:
