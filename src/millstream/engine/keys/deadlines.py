@@ -4,10 +4,10 @@ A dict of key to Unix ms that keeps a heap beside it. The heap holds, for every 
 after the key's own:
 
     set for the first time, or to an earlier time    one push
-    set to a later time (a lease is extended)        nothing: its old place comes up first and is corrected then
-    removed                                          nothing: its place is thrown away when it comes up
+    set to a later time (a lease is extended)        nothing: its old heap item comes up first and is corrected then
+    removed                                          nothing: its heap item is dropped when it comes up
 
-so that keeping a lock alive costs the heap nothing. Stale places are swept out when they outnumber the keys.
+so extending a lock costs the heap nothing. Stale items are removed when they outnumber the keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 
 class Deadlines(dict[bytes, int]):
-    """Key to Unix ms. Keys are set one by one (`d[key] = ms`); dict.update would pass the heap by."""
+    """Key to Unix ms. Keys are set one by one (`d[key] = ms`); dict.update would bypass the heap."""
 
     __slots__ = ("_heap",)
 
@@ -34,7 +34,7 @@ class Deadlines(dict[bytes, int]):
                 heapify(self._heap)
 
     def due(self, now_ms: int) -> bytes | None:
-        """A key whose time is over, the earliest first, or None; it stays here until it is removed."""
+        """Return the earliest key whose time is over, or None. The key stays here until it is removed."""
         heap = self._heap
         while heap and heap[0][0] < now_ms:
             at_ms = self.get(heap[0][1])
@@ -47,7 +47,7 @@ class Deadlines(dict[bytes, int]):
         return None
 
     def next_ms(self) -> int | None:
-        """A time before which no key is due, or None if no key expires at all."""
+        """Return a time before which no key is due, or None if no key expires at all."""
         return self._heap[0][0] + 1 if self else None
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
-"""Active expiry: removing keys whose time has come although nobody asks for them.
+"""Active expiry: remove keys whose time is over even if no command asks for them.
 
-The same thing happens to them as on access (`Call.expire_now`): a DEL for the log, an `expired` event, a touch for
-WATCH, waiters woken. The deadlines know the next key, so a sweep costs what it removes and nothing else.
+A swept key is treated like one that expires on access (`CommandContext.expire_now`): a DEL for the log, an `expired`
+event, a touch for WATCH, a wake-up for waiters. The deadlines know the next key, so a sweep only pays for removals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from millstream.engine.outcome import Outcome
 
 
 def sweep(keyspace: Keyspace, now_ms: int, limit: int) -> Outcome:
-    """Remove up to `limit` keys that are due; the reply is how many it were."""
+    """Remove up to `limit` keys that are due. The reply is the number of removed keys."""
     call = CommandContext(keyspace, 0, now_ms)
     removed = 0
     for db in keyspace:
@@ -22,6 +22,6 @@ def sweep(keyspace: Keyspace, now_ms: int, limit: int) -> Outcome:
 
 
 def next_due_ms(keyspace: Keyspace) -> int | None:
-    """A time before which a sweep finds nothing, or None if no key expires."""
+    """Return a time before which a sweep finds nothing, or None if no key expires."""
     times = [at_ms for db in keyspace if (at_ms := db.expires.next_ms()) is not None]
     return min(times, default=None)

@@ -1,11 +1,11 @@
 """Databases of keys, and one command's view of them.
 
-A `Keyspace` is all the state there is. A `Call` is what one running command sees of it: a database, the time
-(frozen for the command), and a place to note its effects. Commands reach keys through the call only, so that an
-expired key is gone for each of them and every change is reported:
+A `Keyspace` is the whole state. A `CommandContext` is the view of one running command: a database, the time (frozen
+for the command), and a record of its effects. Commands reach keys through the context only, so an expired key is gone
+for all of them and every change is reported:
 
-    Call ── lookup, add, replace, remove ──▶ Database(values, expires)
-      └──── log, touch, event, ready, dirty ──▶ Outcome
+    CommandContext ── lookup, add, overwrite, remove ──▶ Database(values, expires)
+          └────────── log, touch, event, ready, dirty ──▶ Outcome
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class KeyspaceSettings:
     stream_node_max_entries: int = 100  # 0: no limit
     stream_node_max_bytes: int = 4096  # 0: no limit but 2**30
     stream_idmp_duration: int = 100  # seconds, for streams made from now on
-    stream_idmp_maxsize: int = 100  # ids a producer, for streams made from now on
+    stream_idmp_maxsize: int = 100  # ids per producer, for streams made from now on
     rdbcompression: bool = True  # of what DUMP answers
-    sanitize_dump_payload: bool = False  # RESTORE refuses what no server writes although it can be made sense of
+    sanitize_dump_payload: bool = False  # RESTORE refuses payloads that no server writes, even if they can be read
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Database:
     index: int
     values: dict[bytes, object] = field(default_factory=dict)
     expires: Deadlines = field(default_factory=Deadlines)  # key to Unix ms
-    idempotent: set[bytes] = field(default_factory=set)  # streams that may hold idempotency records
+    idempotent: set[bytes] = field(default_factory=set)  # streams that may have idempotency records
     accessed: dict[bytes, int] = field(default_factory=dict)  # key to Unix ms, for OBJECT IDLETIME
     order: ScanOrder | None = None  # for SCAN and RANDOMKEY, once one of them was called
 
@@ -55,10 +55,10 @@ class Keyspace:
         self.databases = [Database(index) for index in range(databases)]
         self.settings = settings or KeyspaceSettings()
         self.random_state = 0x9E3779B97F4A7C15
-        self.keeps_expired = False  # a key whose time has come is gone for commands, but is not removed yet
+        self.keeps_expired = False  # an expired key is hidden from commands but not yet removed
 
     def pick(self, below: int) -> int:
-        """A number from 0 to below - 1; a fixed sequence (xorshift), so that runs can be repeated."""
+        """Return a number from 0 to below - 1 from a fixed sequence (xorshift), so that runs can be repeated."""
         x = self.random_state
         x ^= (x << 13) & 0xFFFFFFFFFFFFFFFF
         x ^= x >> 7
@@ -105,7 +105,7 @@ class CommandContext:
         self.may_block = may_block  # False inside MULTI and scripts
         self.trusted = trusted  # replaying a log: LIMIT is ignored, IDMP may carry a concrete id
         self.protocol = protocol  # MAXSIZE counts the bytes of the reply, which differ between RESP2 and RESP3
-        self.keep_log = keep_log  # False: nobody will read the log, so that long ones need not be made
+        self.keep_log = keep_log  # False: there is no log, so long log lines need not be built
         self.logged: list[tuple[int, tuple[bytes, ...]]] = []
         self.touches: list[tuple[int, bytes]] = []
         self.events: list[Event] = []
@@ -123,7 +123,7 @@ class CommandContext:
         self.logged.append(((db or self.db).index, argv))
 
     def touch(self, key: bytes, db: Database | None = None) -> None:
-        """The key was modified in a way that WATCH must see."""
+        """Note that the key was modified in a way that WATCH must see."""
         self.touches.append(((db or self.db).index, key))
 
     def event(self, kind: str, name: bytes, key: bytes, db: Database | None = None) -> None:
@@ -131,17 +131,17 @@ class CommandContext:
         self.events.append(Event(kind, name, key, (db or self.db).index))
 
     def ready(self, key: bytes, db: Database | None = None) -> None:
-        """Commands that wait for this key are worth running again."""
+        """Note that commands which wait for this key should run again."""
         self.readied.append(((db or self.db).index, key))
 
     def outcome(self, reply: Reply | Wait) -> Outcome:
-        """The reply together with the effects noted so far."""
+        """Return the reply together with the effects noted so far."""
         return Outcome(reply, self.logged, self.touches, self.events, self.readied, self.dirty)
 
     # Keys
 
     def lookup(self, key: bytes, db: Database | None = None) -> object | None:
-        """The value of a key, or None; a key whose time has come is removed first."""
+        """Return the value of a key, or None. An expired key is removed first."""
         db = db or self.db
         value = db.values.get(key)
         if value is None:
@@ -153,7 +153,7 @@ class CommandContext:
         return value
 
     def is_due(self, key: bytes, db: Database) -> bool:
-        """Whether a key's time is over; never during replay, where its DEL stands in the log.
+        """Return whether a key has expired. During replay no key expires, because the log has its DEL.
 
         In the millisecond of its expiry a key is still there (PTTL 0), as in Redis.
         """
@@ -161,7 +161,7 @@ class CommandContext:
         return at_ms is not None and at_ms < self.now_ms and not self.trusted
 
     def peek(self, key: bytes, db: Database | None = None) -> object | None:
-        """As lookup, for a command that is no access to the value (TYPE, TTL, OBJECT)."""
+        """Look a key up for a command that does not count as an access to the value (TYPE, TTL, OBJECT)."""
         db = db or self.db
         if key in db.expires and self.is_due(key, db):
             self.expire_now(key, db)
@@ -169,14 +169,14 @@ class CommandContext:
         return db.values.get(key)
 
     def lookup_to_read(self, key: bytes) -> object | None:
-        """As lookup, for a command that only reads: a miss is an event of class m."""
+        """Look a key up for a command that only reads: a miss is an event of class m."""
         value = self.lookup(key)
         if value is None:
             self.event("m", b"keymiss", key)
         return value
 
     def typed(self, key: bytes, kind: type[Kind]) -> Kind | None:
-        """The value of a key that must be of this kind if it is there: else WRONGTYPE."""
+        """Return the value of a key, or None. Raises WRONGTYPE if it is not of this kind."""
         value = self.lookup(key)
         if value is None:
             return None
@@ -185,7 +185,7 @@ class CommandContext:
         return value
 
     def typed_to_read(self, key: bytes, kind: type[Kind]) -> Kind | None:
-        """As typed, for a command that only reads."""
+        """Return the value of a key like `typed`, for a command that only reads."""
         value = self.lookup_to_read(key)
         if value is None:
             return None
@@ -232,10 +232,10 @@ class CommandContext:
         return value
 
     def expire_now(self, key: bytes, db: Database) -> None:
-        """Remove a key whose time has come: logged as DEL, told as `expired`; unless nothing may change now."""
+        """Remove an expired key, logged as DEL with the event `expired`. Does nothing while `keeps_expired` is set."""
         if self.keyspace.keeps_expired:
             return
         self.remove(key, db)
         self.log(b"DEL", key, db=db)
         self.event("x", b"expired", key, db)
-        self.touch(key, db)  # but it is no change that INFO counts
+        self.touch(key, db)  # INFO does not count an expiry as a change

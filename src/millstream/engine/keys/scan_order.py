@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-_SPARE = 64  # stale positions that are not worth tidying
+_SPARE = 64  # fewer stale positions than this are not worth tidying
 
 
 class ScanOrder:

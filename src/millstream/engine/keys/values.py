@@ -2,7 +2,7 @@
 
 Hash        a dict: field to value, in the order the fields were first set
 List        a deque: both ends are cheap, the middle is not
-SetOf       a list of members and each member's place in it, so that a random one is found in one step
+SetOf       a list of members and each member's position in it, so that a random member is found in one step
 SortedSet   short sorted blocks of (score, member), bisected; each member's score beside them
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from millstream.engine.keys.scan_order import ScanOrder
 
-_BLOCK: Final = 512  # a block is split at twice this size; moving that much memory costs less than a lookup
+_BLOCK: Final = 512  # A block is split at twice this size; moving that much memory costs less than a lookup.
 
 
 class Hash(dict[bytes, bytes]):
@@ -29,7 +29,7 @@ class Hash(dict[bytes, bytes]):
     _order: ScanOrder | None = None  # while it is scanned
 
     def copy(self) -> Hash:
-        """An independent copy."""
+        """Return an independent copy."""
         return Hash(self)
 
     def __setitem__(self, field: bytes, value: bytes) -> None:
@@ -78,7 +78,7 @@ class List(deque[bytes]):
 
 
 class SetOf:
-    """Members, in an order that only the commands so far decide."""
+    """Members in an order that depends on the commands so far and nothing else."""
 
     __slots__ = ("_at", "_members")
 
@@ -102,11 +102,11 @@ class SetOf:
         return f"SetOf({self._members!r})"
 
     def __getitem__(self, place: int) -> bytes:
-        """The member at a place from 0 to len - 1; places change when members leave."""
+        """Return the member at a position from 0 to len - 1. Positions change when members are removed."""
         return self._members[place]
 
     def add(self, member: bytes) -> bool:
-        """Add a member; whether it is new."""
+        """Add a member. Returns whether it is new."""
         if member in self._at:
             return False
         self._at[member] = len(self._members)
@@ -114,7 +114,7 @@ class SetOf:
         return True
 
     def discard(self, member: bytes) -> bool:
-        """Remove a member; whether it was there. The last member takes its place."""
+        """Remove a member; the last member takes its position. Returns whether it was there."""
         place = self._at.pop(member, None)
         if place is None:
             return False
@@ -136,7 +136,7 @@ class SetOf:
         return start, self._members[start:end]
 
     def copy(self) -> SetOf:
-        """An independent copy in the same order."""
+        """Return an independent copy in the same order."""
         return SetOf(self._members)
 
 
@@ -169,7 +169,7 @@ class SortedSet:
         return f"SortedSet({list(self)!r})"
 
     def put(self, member: bytes, score: float) -> bool:
-        """Set a member's score; whether it is new."""
+        """Set a member's score. Returns whether the member is new."""
         score += 0.0  # -0 becomes 0, as in Redis's compact form
         old = self.scores.get(member)
         if old is not None:
@@ -185,7 +185,7 @@ class SortedSet:
         return True
 
     def discard(self, member: bytes) -> bool:
-        """Remove a member; whether it was there."""
+        """Remove a member. Returns whether it was there."""
         score = self.scores.pop(member, None)
         if score is None:
             return False
@@ -193,22 +193,22 @@ class SortedSet:
         return True
 
     def rank(self, member: bytes) -> int:
-        """How many come before a member, which must be there."""
+        """Return the number of members before this one, which must be there."""
         return self._place((self.scores[member], member))
 
     def from_score(self, score: float, *, beyond: bool = False) -> int:
-        """How many have a smaller score; with `beyond`, a smaller or equal one."""
+        """Return the number of members with a smaller score, or with `beyond` a smaller or equal one."""
         if not beyond:
             return self._place((score,))
         # the next double up is the first score that counts as greater
         return len(self) if score == math.inf else self._place((math.nextafter(score, math.inf),))
 
     def from_member(self, score: float, member: bytes) -> int:
-        """How many come before this pair, which need not be there."""
+        """Return the number of members before this pair, which need not be there."""
         return self._place((score, member))
 
     def between(self, start: int, stop: int) -> Iterator[tuple[float, bytes]]:
-        """The pairs with rank start to stop - 1, in order."""
+        """Yield the pairs with rank start to stop - 1, in order."""
         for block in self._blocks:
             if start < len(block):
                 yield from islice(block, max(start, 0), max(stop, 0))
@@ -218,7 +218,7 @@ class SortedSet:
                 return
 
     def between_reversed(self, start: int, stop: int) -> Iterator[tuple[float, bytes]]:
-        """The pairs that have start to stop - 1 others behind them, from the last on."""
+        """Yield the pairs with rank start to stop - 1 counted from the end, the last one first."""
         for block in reversed(self._blocks):
             size = len(block)
             if start < size:
@@ -234,7 +234,7 @@ class SortedSet:
         return after, page
 
     def copy(self) -> SortedSet:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = SortedSet()
         twin.scores = dict(self.scores)
         twin._blocks = [block.copy() for block in self._blocks]
@@ -242,7 +242,7 @@ class SortedSet:
         return twin
 
     def _place(self, pair: tuple[float] | tuple[float, bytes]) -> int:
-        """How many pairs are below this one; a pair of a score alone is below each pair with that score."""
+        """Return the number of pairs below this one. A score alone is below each pair with that score."""
         at = bisect_left(self._lasts, pair)
         before = sum(map(len, self._blocks[:at]))
         return before if at == len(self._blocks) else before + bisect_left(self._blocks[at], pair)

@@ -1,4 +1,4 @@
-"""What the commands on plain keys share: noting a change, dropping what became empty, reading counts and ranges."""
+"""Shared by the commands on plain keys: report a change, drop an empty value, read counts and ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.engine.text.args import I64_MAX, as_integer, integer
 
 
 def changed(call: CommandContext, key: bytes, kind: str, event: bytes, argv: list[bytes], changes: int = 1) -> None:
-    """Report that a command modified a key; it is logged as `argv` unless nothing came of it (LTRIM)."""
+    """Report that a command modified a key. It is logged as `argv` unless nothing changed (LTRIM)."""
     call.touch(key)
     call.event(kind, event, key)
     if changes:
@@ -20,7 +20,7 @@ def changed(call: CommandContext, key: bytes, kind: str, event: bytes, argv: lis
 
 
 def drop_if_empty(call: CommandContext, key: bytes, value: Sized) -> None:
-    """A hash, list, set or sorted set does not outlive its last element."""
+    """Remove a key whose hash, list, set or sorted set has become empty."""
     if not len(value):
         call.remove(key)
         call.event("g", b"del", key)
@@ -36,7 +36,7 @@ def delete(call: CommandContext, key: bytes, logged_as: tuple[bytes, ...]) -> No
 
 
 def positive(word: bytes) -> int:
-    """A count from 0 on, or its own error for everything else, text included."""
+    """Return a count of at least 0. Raises one error for negative numbers and for text."""
     value = as_integer(word)
     if value is None or value < 0:
         raise fault(faults.NOT_POSITIVE)
@@ -44,7 +44,7 @@ def positive(word: bytes) -> int:
 
 
 def integer_between(word: bytes, low: int, high: int) -> int:
-    """An integer of a range, or the error that names the range."""
+    """Return an integer within a range. Raises an error that names the range."""
     value = integer(word)
     if not low <= value <= high:
         raise faults.not_between(low, high)
@@ -52,7 +52,7 @@ def integer_between(word: bytes, low: int, high: int) -> int:
 
 
 def window(start: int, stop: int, size: int) -> tuple[int, int]:
-    """Redis's inclusive range, negative from the end, as the half-open range of a sequence; 0, 0 if empty."""
+    """Turn Redis's inclusive range, negative from the end, into a half-open range; an empty one is 0, 0."""
     if start < 0:
         start = max(start + size, 0)
     if stop < 0:
@@ -63,7 +63,7 @@ def window(start: int, stop: int, size: int) -> tuple[int, int]:
 
 
 def time_given(amount: bytes, command: str) -> int:
-    """The number of an expiry option, which must be above 0."""
+    """Return the number of an expiry option, which must be above 0."""
     value = integer(amount)
     if value <= 0:
         raise faults.invalid_expire(command)
@@ -71,7 +71,7 @@ def time_given(amount: bytes, command: str) -> int:
 
 
 def deadline(call: CommandContext, unit: bytes, value: int, command: str) -> int:
-    """When an expiry option falls due, in Unix ms: EX and PX count from now, EXAT and PXAT are absolute."""
+    """Return the expiry time in Unix ms: EX and PX count from now, EXAT and PXAT are absolute."""
     scale = 1000 if unit in (b"EX", b"EXAT") else 1
     base_ms = call.now_ms if unit in (b"EX", b"PX") else 0
     if value > I64_MAX // scale or value * scale > I64_MAX - base_ms:
@@ -80,7 +80,7 @@ def deadline(call: CommandContext, unit: bytes, value: int, command: str) -> int
 
 
 def expire_at(call: CommandContext, key: bytes, at_ms: int, *options: bytes) -> None:
-    """Let a key that is there expire; a time that is past deletes it at once (not during replay: see is_due)."""
+    """Set the expiry of an existing key. A time in the past deletes the key, except during replay (see is_due)."""
     if at_ms <= call.now_ms and not call.trusted:
         delete(call, key, (b"DEL", key))
         return
@@ -89,7 +89,7 @@ def expire_at(call: CommandContext, key: bytes, at_ms: int, *options: bytes) -> 
 
 
 def persist_key(call: CommandContext, key: bytes) -> bool:
-    """Remove a key's expiry; whether it had one."""
+    """Remove a key's expiry. Returns whether it had one."""
     if call.db.expires.pop(key, None) is None:
         return False
     changed(call, key, "g", b"persist", [b"PERSIST", key])

@@ -1,4 +1,4 @@
-"""Random members: what SRANDMEMBER, HRANDFIELD and ZRANDMEMBER share."""
+"""Random members for SRANDMEMBER, HRANDFIELD and ZRANDMEMBER."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.engine.faults import fault
 from millstream.engine.keys.keyspace import CommandContext
 from millstream.engine.text.args import I64_MAX
 
-MAX_DRAWN: Final = 10_000_000  # members drawn with repetition; Redis would go on until memory ends
+MAX_DRAWN: Final = 10_000_000  # members drawn with repetition; Redis has no limit and can run out of memory
 
 
 class Drawable(Protocol):
@@ -45,7 +45,7 @@ def parse_draw(argv: list[bytes], option: bytes) -> Draw:
 
 
 def draw(call: CommandContext, members: Drawable, count: int) -> list[bytes]:
-    """Return `count` distinct members, or with a negative count so many draws with repetition."""
+    """Return `count` distinct members, or -count draws with repetition if the count is negative."""
     if count < -MAX_DRAWN:
         raise fault(faults.OUT_OF_RANGE)
     if count < 0:

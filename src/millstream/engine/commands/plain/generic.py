@@ -1,4 +1,4 @@
-"""Keys whatever they hold: deleting, expiring, naming, listing, copying, and whole databases.
+"""Commands on keys of any type: delete, expire, rename, list, copy, and whole databases.
 
 SCAN lists keys in an order that survives inserts and deletes (`scan_order.ScanOrder`). A key that RENAME, COPY or
 RESTORE replaces keeps its position there, because a scan in progress must still return it.
@@ -23,21 +23,21 @@ from millstream.engine.text.args import I64_MAX, I64_MIN, U64_MAX, as_integer, i
 
 REGISTRY = Registry("generic")
 
-_INT: Final = (-(2**31), 2**31 - 1)  # what the number of a database must fit into
+_INT: Final = (-(2**31), 2**31 - 1)  # the range of a database number
 
 _TYPES: Final[dict[type, bytes]] = {bytes: b"string", Hash: b"hash", List: b"list", SetOf: b"set", SortedSet: b"zset"}
 
 
 def type_of(value: object) -> bytes:
-    """The name of a value's type, as TYPE says it."""
+    """Return the name of a value's type, as TYPE answers it."""
     return _TYPES.get(type(value), b"stream")
 
 
-# Being there
+# Existence
 
 
 def _delete_all(call: CommandContext, argv: list[bytes]) -> int:
-    """Delete the keys there are; how many it were."""
+    """Delete the keys that exist. Returns their number."""
     removed = 0
     for key in argv[1:]:
         if call.peek(key) is None:
@@ -124,7 +124,7 @@ def type_(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _peek_to_read(call: CommandContext, key: bytes) -> object | None:
-    """A read that is no access but can miss."""
+    """Read a value without counting as an access. A miss is an event."""
     value = call.peek(key)
     if value is None:
         call.event("m", b"keymiss", key)
@@ -150,7 +150,7 @@ def _expire_options(words: list[bytes]) -> frozenset[bytes]:
 
 
 def _may_expire(options: frozenset[bytes], old_ms: int | None, at_ms: int) -> bool:
-    """Whether the options let a key's expiry be set; no expiry is later than any."""
+    """Return whether the options allow setting a key's expiry. No expiry counts as later than every time."""
     if old_ms is None:
         return not options & {b"XX", b"GT"}
     if b"NX" in options:
@@ -159,7 +159,7 @@ def _may_expire(options: frozenset[bytes], old_ms: int | None, at_ms: int) -> bo
 
 
 def _expire(call: CommandContext, argv: list[bytes], *, scale: int, base_ms: int) -> int:
-    """Set a key's expiry to a time of so many ms a unit, counted from the base."""
+    """Set a key's expiry. One unit of the argument is `scale` ms, counted from `base_ms`."""
     name = argv[0].decode().lower()
     options = _expire_options(argv[3:])
     amount = integer(argv[2])
@@ -230,7 +230,7 @@ def pexpireat(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _deadline_of(call: CommandContext, key: bytes, shown: Callable[[int], int]) -> int:
-    """A key's expiry shown in some way; -2 if there is no key, -1 if it does not expire."""
+    """Return a key's expiry as `shown` formats it: -2 if the key is missing, -1 if it does not expire."""
     if _peek_to_read(call, key) is None:
         return -2
     at_ms = call.db.expires.get(key)
@@ -325,12 +325,12 @@ def keys(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """What keys fit a pattern; a single star is no pattern here, so that it also finds the empty key."""
+    """Return a function that matches keys with a pattern. A single star also matches the empty key."""
     return (lambda key: True) if pattern == b"*" else glob.compiled(pattern)
 
 
 def _order(db: Database) -> ScanOrder:
-    """The order of a database's keys, made if this is the first who asks."""
+    """Return the scan order of a database's keys, which the first caller creates."""
     if db.order is None:
         db.order = ScanOrder(db.values)
     return db.order
@@ -340,7 +340,7 @@ _CURSOR: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?)0*(\d{1,20})(?:\0.*)?", re.D
 
 
 def scan_cursor(word: bytes) -> int:
-    """An unsigned 64-bit number by C's rules: leading blanks and a sign pass, it ends at a NUL; -1 does not pass."""
+    """Read an unsigned 64-bit number by C's rules: blanks and a sign may lead, a NUL ends it; -1 is refused."""
     match = _CURSOR.fullmatch(word)
     value = int(match[2]) if match else U64_MAX + 1
     if match is None or value > U64_MAX or (as_integer(word) or 0) < 0:
@@ -409,7 +409,7 @@ def dbsize(call: CommandContext, argv: list[bytes]) -> Reply:
     return len(call.db.values)
 
 
-# Other names, other databases
+# Renaming, copying, moving
 
 
 class _Copyable(Protocol):
@@ -417,7 +417,7 @@ class _Copyable(Protocol):
 
 
 def _put(call: CommandContext, key: bytes, value: object, db: Database, source: bytes, source_db: Database) -> None:
-    """Put a value that came from another key in place, with that key's expiry and idempotency records."""
+    """Store a value taken from another key, with that key's expiry and idempotency records."""
     at_ms = source_db.expires.get(source)
     if key in db.values:
         db.values[key] = value  # in its place: a scan under way must still meet this key
@@ -442,7 +442,7 @@ def _report_overwritten(call: CommandContext, key: bytes, old: object | None, va
 
 
 def _rename(call: CommandContext, argv: list[bytes], *, only_new: bool) -> bool:
-    """Give a value another name; whether it was done."""
+    """Give a value another key. Returns whether it was done."""
     source, target = argv[1], argv[2]
     value = call.lookup(source)
     if value is None:
@@ -502,7 +502,7 @@ def _database(call: CommandContext, index: int) -> Database:
 
 
 def _copy_options(call: CommandContext, words: list[bytes]) -> tuple[Database, bool]:
-    """DB and REPLACE."""
+    """Read the options DB and REPLACE."""
     db, replace, at = call.db, False, 0
     while at < len(words):
         word = words[at].upper()
@@ -587,7 +587,7 @@ def _check_flush(argv: list[bytes]) -> None:
 
 
 def _flush(call: CommandContext, db: Database) -> None:
-    """Empty a database; whoever watches or waits for one of its keys learns of it."""
+    """Empty a database, and report it to those that watch or wait for one of its keys."""
     for key in db.values:
         call.touch(key, db)
         call.ready(key, db)
@@ -770,7 +770,7 @@ def object_encoding(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def encoding_of(key: bytes, value: object) -> bytes:
-    """The form Redis would choose; how the value came to be (APPEND, a member since removed) is not known here."""
+    """Return the encoding that Redis would choose for a new value. The history of the value (APPEND, removals) is unknown."""
     match value:
         case bytes():
             if as_integer(value) is not None:

@@ -1,4 +1,4 @@
-"""Hashes: fields and values under one key. A hash whose last field goes is gone with it."""
+"""Hashes: fields and values under one key. A hash is removed with its last field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REGISTRY = Registry("hash")
 
 
 def _to_write(call: CommandContext, key: bytes) -> Hash:
-    """The hash of a key, made if there is none."""
+    """Return the hash of a key, creating it if it is missing."""
     found = call.typed(key, Hash)
     if found is None:
         found = Hash()
@@ -24,7 +24,7 @@ def _to_write(call: CommandContext, key: bytes) -> Hash:
 
 
 def _set_pairs(call: CommandContext, argv: list[bytes], name: str) -> int:
-    """Set fields to values; how many fields are new."""
+    """Set fields to values. Returns the number of new fields."""
     if len(argv) % 2 == 1:
         raise faults.wrong_arity(name)
     fields = _to_write(call, argv[1])

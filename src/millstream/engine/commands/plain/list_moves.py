@@ -1,6 +1,6 @@
-"""Taking elements from the first list that has some, moving them to another, and waiting until there are some.
+"""Pop elements from the first non-empty list, move them to another list, or wait for them.
 
-What waits is logged as what it took, so that a log never waits: BLPOP as LPOP, BLMOVE as LMOVE, LMPOP as LPOP.
+A blocking command is logged as the pop that it did, so a log never blocks: BLPOP as LPOP, BLMOVE as LMOVE.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDS: Final = (b"LEFT", b"RIGHT")
 
 
 def _take(call: CommandContext, key: bytes, found: List, *, left: bool, count: int = 1) -> list[bytes]:
-    """Remove up to so many elements from an end; logged as LPOP or RPOP."""
+    """Remove up to `count` elements from an end, logged as LPOP or RPOP."""
     take = found.popleft if left else found.pop
     taken = [take() for _ in range(min(count, len(found)))]
     name = b"lpop" if left else b"rpop"
@@ -34,7 +34,7 @@ def _take(call: CommandContext, key: bytes, found: List, *, left: bool, count: i
 
 
 def _first(call: CommandContext, keys: list[bytes]) -> tuple[bytes, List] | None:
-    """The first of the keys that holds a list."""
+    """Return the first key that has a list."""
     for key in keys:
         found = call.typed(key, List)
         if found is not None:
@@ -128,7 +128,7 @@ def blmpop(call: CommandContext, argv: list[bytes]) -> Reply | Wait:
 
 
 def _end(word: bytes) -> bool:
-    """Whether this is the left end."""
+    """Return whether this is the left end."""
     if word.upper() not in _ENDS:
         raise fault(faults.SYNTAX)
     return word.upper() == b"LEFT"
@@ -137,7 +137,7 @@ def _end(word: bytes) -> bool:
 def _move(
     call: CommandContext, source: bytes, target: bytes, logged: list[bytes], *, left: bool, to_left: bool
 ) -> bytes | None:
-    """Move an element from an end of a list to one of another, which may be the same; None if there is none."""
+    """Move an element between ends of two lists, which may be the same list. Returns None if there is no element."""
     found = call.typed(source, List)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Lists: elements from left to right. A list whose last element goes is gone with it."""
+"""Lists: elements from left to right. A list is removed with its last element."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def lrem(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _remove(found: List, count: int, element: bytes) -> int:
-    """Remove up to |count| equal elements (0: all), from the right if count is negative; how many it were."""
+    """Remove up to |count| equal elements (0: all), from the right if count is negative. Returns their number."""
     if count < 0:
         found.reverse()
     limit = abs(count) or len(found)

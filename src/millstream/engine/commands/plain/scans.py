@@ -22,7 +22,7 @@ from millstream.engine.text.floats import double_text
 
 REGISTRY = Registry("generic")
 
-_WHOLE: Final = 128  # a value of this size or below is returned in one page
+_WHOLE: Final = 128  # a value of at most this size is returned in one page
 
 
 def _options(words: list[bytes], *, may_skip_values: bool) -> tuple[int, bytes, bool]:

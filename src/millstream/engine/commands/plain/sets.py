@@ -1,4 +1,4 @@
-"""Sets: distinct members without an order. A random choice is logged as what was chosen."""
+"""Sets: distinct members without an order. A random choice is logged as the chosen members."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def _pop_many(call: CommandContext, key: bytes, count: int) -> Members:
     if count < len(found):
         return Members(_pop(call, key, found, count))
     call.event("s", b"spop", key)
-    call.dirty += len(found) - 1  # delete counts one
+    call.dirty += len(found) - 1  # `delete` counts one change itself
     delete(call, key, (b"DEL", key))
     return Members(found)
 
 
 def _pop(call: CommandContext, key: bytes, found: SetOf, count: int) -> list[bytes]:
-    """Remove so many members, of which there must be enough; logged as the removal of just these."""
+    """Remove `count` random members, logged as SREM of just these. The set must have enough."""
     popped = []
     for _ in range(count):
         member = found[call.keyspace.pick(len(found))]

@@ -1,6 +1,6 @@
-"""Taking members from an end of the first sorted set that has some, and waiting for them.
+"""Pop members from an end of the first non-empty sorted set, or wait for them.
 
-What waits is logged as what it took: BZPOPMIN and ZMPOP as ZPOPMIN.
+A blocking command is logged as the pop that it did: BZPOPMIN and ZMPOP as ZPOPMIN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENDS: Final = (b"MIN", b"MAX")
 
 
 def _take(call: CommandContext, choice: PopChoice) -> tuple[bytes, list[tuple[bytes, float]]] | None:
-    """Remove members of the first key that has some; its name, the members and their scores."""
+    """Remove members of the first non-empty key. Returns the key, and members with scores."""
     for key in choice.keys:
         found = call.typed(key, SortedSet)
         if found is None:

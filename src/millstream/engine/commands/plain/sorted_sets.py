@@ -36,7 +36,7 @@ _ZADD_WORDS: Final = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
 
 @dataclass(frozen=True, slots=True)
 class ZAdd:
-    """Pairs to set, and on what terms."""
+    """Scores and members to set, and the options."""
 
     options: frozenset[bytes]
     pairs: list[tuple[float, bytes]]
@@ -62,7 +62,7 @@ def _parse_zadd(argv: list[bytes]) -> ZAdd:
 
 
 def _new_score(options: frozenset[bytes], old: float | None, score: float) -> float | None:
-    """The score a member is to have, or None if it is left as it is."""
+    """Return the new score of a member, or None to leave it unchanged."""
     if old is None:
         return None if b"XX" in options else score
     if b"NX" in options:
@@ -77,7 +77,7 @@ def _new_score(options: frozenset[bytes], old: float | None, score: float) -> fl
 
 
 def _add(call: CommandContext, argv: list[bytes], command: ZAdd) -> tuple[int, int, float | None]:
-    """Set the pairs: how many members are new, how many got another score, and the last score set."""
+    """Set the pairs. Returns the number of new members, the number of changed scores, and the last score set."""
     key = argv[1]
     found = call.typed(key, SortedSet)
     if found is None:
@@ -129,7 +129,7 @@ def zadd(call: CommandContext, argv: list[bytes]) -> Reply:
 )
 def zincrby(call: CommandContext, argv: list[bytes]) -> Reply:
     """ZINCRBY key increment member"""
-    command = _parse_zadd(argv)  # as ZADD: an increment that reads like an option is taken for one
+    command = _parse_zadd(argv)  # as in ZADD, an increment that looks like an option is taken for one
     return _add(call, argv, replace(command, options=frozenset({b"INCR"})))[2]
 
 
@@ -227,7 +227,7 @@ def zrevrank(call: CommandContext, argv: list[bytes]) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRange:
-    """From a score to a score, each end in or out."""
+    """A range of scores; each end is included or excluded."""
 
     low: float
     high: float
@@ -235,13 +235,13 @@ class ScoreRange:
     without_high: bool
 
     def ranks(self, found: SortedSet) -> tuple[int, int]:
-        """The ranks of the range, half-open."""
+        """Return the ranks of the range, half-open."""
         start = found.from_score(self.low, beyond=self.without_low)
         return start, max(start, found.from_score(self.high, beyond=not self.without_high))
 
 
 def _bound(word: bytes) -> tuple[float, bool]:
-    """One end of a score range and whether it is out."""
+    """Read one end of a score range. Returns the score and whether it is excluded."""
     out = word.startswith(b"(")
     value = parse_bound(word[1:] if out else word)
     if value is None:
@@ -256,13 +256,13 @@ def _score_range(low: bytes, high: bytes) -> ScoreRange:
 
 @dataclass(frozen=True, slots=True)
 class LexRange:
-    """From a member to a member, each end in or out; None is the very first or the very last."""
+    """A range of members; each end is included or excluded. None is the very first or the very last."""
 
     low: bytes | None
     high: bytes | None
     without_low: bool
     without_high: bool
-    nothing: bool  # from the very last, or to the very first
+    nothing: bool  # starts at `+` or ends at `-`
 
     def above_low(self, member: bytes) -> bool:
         return self.low is None or (member > self.low if self.without_low else member >= self.low)
@@ -272,7 +272,7 @@ class LexRange:
 
 
 def _lex_bound(word: bytes) -> tuple[bytes | None, bool]:
-    """One end of a member range and whether it is out; `-` and `+` are no member."""
+    """Read one end of a member range. Returns the member (None for `-` and `+`) and whether it is excluded."""
     if word in (b"-", b"+"):
         return None, False
     if word[:1] not in (b"(", b"["):
@@ -286,15 +286,15 @@ def lex_range(low: bytes, high: bytes) -> LexRange:
 
 
 def by_lex(found: SortedSet, wanted: LexRange, *, reverse: bool) -> Iterator[tuple[float, bytes]]:
-    """The pairs of a member range."""
+    """Return the pairs of a member range."""
     if wanted.nothing or not len(found):
         return iter(())
     (low_score, first), (high_score, last) = next(iter(found)), next(reversed(found))
     if low_score == high_score:
         start, stop = _lex_ranks(found, wanted, low_score)
         return _between(found, start, stop, reverse=reverse)
-    # The members should have one score. As they have not, this is as Redis does it: from the first that fits
-    # one end to the first that does not fit the other.
+    # The scores differ, so the range is not well defined. Follow Redis: start at the first member inside one end and
+    # stop at the first member beyond the other.
     if not wanted.above_low(last) or not wanted.below_high(first):
         return iter(())
     if reverse:
@@ -305,8 +305,8 @@ def by_lex(found: SortedSet, wanted: LexRange, *, reverse: bool) -> Iterator[tup
 
 
 def _lex_ranks(found: SortedSet, wanted: LexRange, score: float) -> tuple[int, int]:
-    """The ranks of a member range among members of one score, half-open."""
-    # a member's successor in byte order is itself and a zero byte
+    """Return the ranks of a member range, half-open. All members have this score."""
+    # the successor of a member in byte order is the member with a zero byte appended
     start, stop = 0, len(found)
     if wanted.low is not None:
         start = found.from_member(score, wanted.low + b"\0" * wanted.without_low)
@@ -316,7 +316,7 @@ def _lex_ranks(found: SortedSet, wanted: LexRange, score: float) -> tuple[int, i
 
 
 def _between(found: SortedSet, start: int, stop: int, *, reverse: bool) -> Iterator[tuple[float, bytes]]:
-    """The pairs with rank start to stop - 1, the last one first if reversed."""
+    """Return the pairs with rank start to stop - 1, the last one first if reversed."""
     if reverse:
         return found.between_reversed(len(found) - stop, len(found) - start)
     return found.between(start, stop)
@@ -324,7 +324,7 @@ def _between(found: SortedSet, start: int, stop: int, *, reverse: bool) -> Itera
 
 @dataclass(slots=True)
 class ZRange:
-    """What a range command asks for."""
+    """The options of a range command."""
 
     by: str | None = None  # rank, score, lex
     reverse: bool = False
@@ -334,7 +334,7 @@ class ZRange:
 
 
 def parse_options(words: list[bytes], query: ZRange, *, free: bool, may_score: bool = True) -> None:
-    """Read what follows the range; `free` is ZRANGE, which may choose what the older commands have in their name."""
+    """Read the options after the range. With `free` (ZRANGE) they include REV, BYSCORE and BYLEX."""
     at = 0
     while at < len(words):
         word = words[at].upper()
@@ -492,7 +492,7 @@ def zrem(call: CommandContext, argv: list[bytes]) -> Reply:
 def remove_members(
     call: CommandContext, argv: list[bytes], found: SortedSet, event: bytes, members: Iterable[bytes]
 ) -> int:
-    """Remove members and report it; how many there were."""
+    """Remove members and report it. Returns the number removed."""
     removed = sum(found.discard(member) for member in members)
     if removed:
         changed(call, argv[1], "z", event, argv, removed)

@@ -1,7 +1,7 @@
 """MSETEX, several strings with one expiry, and INCREX, a counter with bounds and an expiry.
 
 INCREX counts in integers, or with BYFLOAT in the 80-bit numbers of INCRBYFLOAT. A result beyond a bound leaves the key
-as it is, or with SATURATE sets it to the bound. Logged is the value that came of it, as SET.
+as it is, or with SATURATE sets it to the bound. The log gets the resulting value, as SET.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def msetex(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _time(call: CommandContext, unit: bytes | None, amount: bytes, command: str) -> int | None:
-    """When an expiry option falls due, None if there is none."""
+    """Return the time of an expiry option, or None without one."""
     if unit not in _TIMES:
         return None
     return deadline(call, unit, time_given(amount, command), command)
@@ -82,7 +82,7 @@ Number: TypeAlias = int | Extended
 
 @dataclass(slots=True)
 class Increx:
-    """How a counter is to be changed."""
+    """The options of INCREX."""
 
     by: bytes = b"1"
     is_float: bool = False
@@ -152,7 +152,7 @@ def increx(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _operands(wanted: Increx) -> tuple[Number, Number | None, Number | None]:
-    """The increment and the bounds, as numbers of one kind."""
+    """Return the increment and the bounds as numbers of one kind."""
     if wanted.is_float:
         by, low, high = _float(wanted.by, "Increment"), None, None
         if isinstance(by, float):
@@ -181,7 +181,7 @@ def _float(word: bytes, name: str) -> Extended | float:
 
 
 def _bound(word: bytes | None, name: str) -> Extended | None:
-    """A bound; an infinite one that bounds nothing is none."""
+    """Read a bound. Returns None for an infinity that does not restrict anything."""
     if word is None:
         return None
     value = _float(word, name)
@@ -225,7 +225,7 @@ def _exact(number: Number) -> Fraction:
 
 
 def _bounded(total: Number, low: Number | None, high: Number | None) -> Number:
-    """The number itself, or the bound it is beyond."""
+    """Return the number, or the bound that it exceeds."""
     if high is not None and _exact(total) > _exact(high):
         return high
     if low is not None and _exact(total) < _exact(low):
@@ -234,7 +234,7 @@ def _bounded(total: Number, low: Number | None, high: Number | None) -> Number:
 
 
 def _shown(call: CommandContext, number: Number) -> Reply:
-    """An integer, or a fraction: text in RESP2, a double in RESP3."""
+    """Format a reply: an integer, or a fraction as text in RESP2 and as a double in RESP3."""
     if isinstance(number, int):
         return number
     return float(extended_text(number)) if call.protocol == 3 else extended_text(number)
@@ -243,7 +243,7 @@ def _shown(call: CommandContext, number: Number) -> Reply:
 def _store(
     call: CommandContext, key: bytes, number: Number, wanted: Increx, at_ms: int | None, *, existed: bool
 ) -> None:
-    """Set the counter and its expiry; a time that is past deletes it instead."""
+    """Set the counter and its expiry. A time in the past deletes the key instead."""
     has_expiry = existed and key in call.db.expires
     if wanted.only_new and has_expiry:
         at_ms = None

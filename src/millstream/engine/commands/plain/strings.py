@@ -1,7 +1,7 @@
 """Strings: SET and GET in their many forms, counters, and parts of a value.
 
 A string is a `bytes` object. A change in place (INCR, APPEND) keeps the key's expiry; SET and its like drop it.
-What is logged is the outcome: an expiry as an absolute time, a computed float as the text it became.
+The log gets outcomes: an expiry as an absolute time, a computed float as the resulting text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMES: Final = frozenset({b"EX", b"PX", b"EXAT", b"PXAT"})
 
 @dataclass(slots=True)
 class SetOptions:
-    """What follows the value in SET, or the key in GETEX."""
+    """The options after the value in SET, or after the key in GETEX."""
 
     condition: bytes | None = None  # NX XX IFEQ IFNE IFDEQ IFDNE
     operand: bytes = b""  # what a comparison compares with
@@ -42,7 +42,7 @@ class SetOptions:
 
 
 def parse_options(words: list[bytes], allowed: frozenset[bytes]) -> SetOptions:
-    """Options in any order; the same one twice is fine, two of one sort are not."""
+    """Read options in any order. The same option may come twice, two different options of one sort may not."""
     options, at = SetOptions(), 0
     while at < len(words):
         word = words[at].upper()
@@ -73,21 +73,21 @@ def _set_option(options: SetOptions, word: bytes, value: bytes) -> None:
 
 
 def digest_of(value: bytes) -> bytes:
-    """The 64-bit XXH3 of a value as 16 hex digits, what DIGEST answers and IFDEQ compares with."""
+    """Return the 64-bit XXH3 of a value as 16 hex digits, for DIGEST and IFDEQ."""
     return xxh3_64_hexdigest(value).encode()
 
 
 def compares(condition: bytes, operand: bytes, value: bytes) -> bool:
-    """Whether a value satisfies IFEQ, IFNE, IFDEQ or IFDNE."""
+    """Return whether a value satisfies IFEQ, IFNE, IFDEQ or IFDNE."""
     if condition in (b"IFEQ", b"IFNE"):
         return (value == operand) == (condition == b"IFEQ")
-    if len(operand) != 16:  # that is all Redis checks; other letters are merely unequal
+    if len(operand) != 16:  # Redis checks the length only; other letters are unequal
         raise fault(faults.BAD_DIGEST)
     return (digest_of(value) == operand.lower()) == (condition == b"IFDEQ")
 
 
 def may_set(options: SetOptions, old: object | None) -> bool:
-    """Whether SET goes on, given what the key holds."""
+    """Return whether SET may change a key with this value."""
     match options.condition:
         case None:
             return True
@@ -114,7 +114,7 @@ def store(
     at_ms: int | None = None,
     keep_ttl: bool = False,
 ) -> None:
-    """Set a key as SET does, logged as given; with an expiry that is past it is deleted instead."""
+    """Set a key as SET does, logged as given. An expiry in the past deletes the key instead."""
     if at_ms is not None and at_ms <= call.now_ms and not call.trusted:
         if call.lookup(key) is not None:
             delete(call, key, (b"DEL", key))
@@ -127,7 +127,7 @@ def store(
 
 
 def modify(call: CommandContext, key: bytes, value: bytes, *, existed: bool) -> None:
-    """Give a string another value in place: its expiry stays and it does not count as overwritten."""
+    """Change a string in place: the expiry stays, and the key does not count as overwritten."""
     if existed:
         call.db.values[key] = value
     else:
@@ -135,7 +135,7 @@ def modify(call: CommandContext, key: bytes, value: bytes, *, existed: bool) -> 
 
 
 def _deadline(call: CommandContext, options: SetOptions, command: str) -> int | None:
-    """When the options say a key expires, or None if they do not."""
+    """Return the expiry time that the options give, or None."""
     if options.expiry not in _TIMES:
         return None
     return deadline(call, options.expiry, time_given(options.amount, command), command)
@@ -413,7 +413,7 @@ def incrby(call: CommandContext, argv: list[bytes]) -> Reply:
 def decrby(call: CommandContext, argv: list[bytes]) -> Reply:
     """DECRBY key decrement"""
     decrement = integer(argv[2])
-    if decrement == I64_MIN:  # it has no negative
+    if decrement == I64_MIN:  # its negative does not fit into 64 bits
         raise fault(faults.DECREMENT_OVERFLOW)
     return _increment(call, argv, -decrement)
 
@@ -450,7 +450,7 @@ def incrbyfloat(call: CommandContext, argv: list[bytes]) -> Reply:
         raise fault(faults.NOT_FINITE)
     value = extended_text(total)
     modify(call, key, value, existed=old is not None)
-    # the sum may differ on a machine with other floats: the log holds the text it had here
+    # The sum can differ on a machine with other floats, so the log has the result.
     changed(call, key, "$", b"incrbyfloat", [b"SET", key, value, b"KEEPTTL"])
     return value
 
@@ -504,7 +504,7 @@ def getrange(call: CommandContext, argv: list[bytes]) -> Reply:
     value = call.typed_to_read(argv[1], bytes) or b""
     if start < 0 and end < start:
         return b""
-    # unlike in lists, an end before the beginning means the first byte
+    # Unlike in lists, an end before the beginning means the first byte.
     first = max(start + len(value), 0) if start < 0 else start
     last = max(end + len(value), 0) if end < 0 else end
     return value[first : last + 1]

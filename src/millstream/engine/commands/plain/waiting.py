@@ -1,4 +1,4 @@
-"""What commands that pop from one of several keys share: timeouts, and `numkeys key … end [COUNT count]`."""
+"""Arguments of commands that pop from one of several keys: timeouts, and `numkeys key … end [COUNT count]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.engine.text.floats import parse_extended
 
 
 def timeout_ms_of(call: CommandContext, word: bytes) -> int:
-    """Seconds, with a fraction if need be, as milliseconds; rounded up, so that no wait becomes an endless one."""
+    """Return a timeout in seconds as milliseconds, rounded up: a short wait must not become 0, which is endless."""
     seconds = parse_extended(word)
     if seconds is None:
         raise fault(faults.TIMEOUT_NOT_FLOAT)
@@ -30,7 +30,7 @@ def timeout_ms_of(call: CommandContext, word: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PopChoice:
-    """Keys of which the first that is there counts, from which end to take, and how much."""
+    """The keys to try in turn, the end to pop from, and the number of elements."""
 
     keys: list[bytes]
     end: bytes  # in capitals
@@ -38,7 +38,7 @@ class PopChoice:
 
 
 def parse_choice(argv: list[bytes], at: int, ends: tuple[bytes, ...]) -> PopChoice:
-    """`numkeys key [key ...] end [COUNT count]` from this word on."""
+    """Read `numkeys key [key ...] end [COUNT count]` from this word on."""
     number = as_integer(argv[at])
     if number is None or number < 1:
         raise fault(faults.NUMKEYS_BELOW_ONE)
