@@ -770,7 +770,7 @@ def object_encoding(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def encoding_of(key: bytes, value: object) -> bytes:
-    """Return the encoding that Redis would choose for a new value. The history of the value (APPEND, removals) is unknown."""
+    """Return the encoding that Redis chooses for a new value; the history of the value is unknown here."""
     match value:
         case bytes():
             if as_integer(value) is not None:
