@@ -66,6 +66,7 @@ def cases(url: str, letters: dict[str, str], directory: Path) -> dict[str, list[
         "pipeline init": [(["pipeline", "init", name], {2}) for name in (EVIL, "")],
         "streams": [(["streams"], {0}), (["streams", "--json"], {0}), (["streams", EVIL], {0})],
         "groups": [(["groups"], {0}), (["groups", "--json"], {0}), (["groups", EVIL], {2}), (["groups", ""], {2})],
+        "holds": [(["holds"], {0}), (["holds", "--json"], {0}), (["holds", EVIL, "--release", EVIL], {2})],
         "doctor": [(["doctor"], {0, 1}), (["doctor", "--json"], {0, 1}), (["doctor", "--url", away], {1})],
         "top": [
             (["top", "--rounds", "2", "--every", "0.01"], {0}),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from millstream.cli import common, output
 from millstream.cli import inspect as inspecting
 from millstream.cli.exits import Failure
+from millstream.cli.holds import current_holds
 from millstream.cli.output import plural
 from millstream.client import Backend
 from millstream.delivery import inspect
@@ -141,6 +142,7 @@ def _keeping(about: str, facts: dict[str, str]) -> Iterator[Finding]:
 def _stream(backend: Backend, state: StreamState) -> Iterator[Finding]:
     groups = inspect.group_states(backend, state.name)
     found = [*_alone(state, groups), *(finding for group in groups for finding in _group(backend, group))]
+    found += _held(backend, state)
     nothing = Finding(
         "ok", f"stream {state.name}", f"{_entries(state.length)}, {plural(len(groups), 'group')}, nothing stuck"
     )
@@ -175,6 +177,19 @@ def _alone(state: StreamState, groups: Sequence[GroupState]) -> Iterator[Finding
             f"{state.length} entries: a group without workers, or retain=all, keeps them",
             f"millstream groups {state.name}",
         )
+
+
+def _held(backend: Backend, state: StreamState) -> Iterator[Finding]:
+    """Find queries that keep entries and show no sign of life."""
+    for hold in current_holds(backend, state.name):
+        if hold.idle_s > SILENT_S:
+            yield Finding(
+                "warning",
+                f"stream {state.name}",
+                f"the Spark query {hold.query} keeps everything from {hold.first} on and was silent for "
+                f"{hold.idle_s:.0f} s: start it again with its checkpoint, or release what it keeps",
+                f"millstream holds {state.name} --release {hold.query}",
+            )
 
 
 def _group(backend: Backend, group: GroupState) -> Iterator[Finding]:

@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "groups": Entry("millstream.cli.inspect:groups", "List the consumer groups of one stream or of all streams."),
     "pending": Entry("millstream.cli.inspect:pending", "List the pending entries of a group."),
     "dead": Entry("millstream.cli.dead:app", "List, show, redrive or discard dead letters."),
+    "holds": Entry("millstream.cli.holds:holds", "List what Spark queries keep in streams, and release it."),
     "audit": Entry("millstream.cli.inspect:audit", "Account for every published entry of a stream."),
     "doctor": Entry("millstream.cli.doctor:doctor", "Find problems and print the command that helps."),
     "top": Entry("millstream.cli.top:top", "Watch streams and groups live."),

@@ -15,7 +15,7 @@ from typing import Any
 from millstream.client.calls import Call, Word
 from millstream.delivery.steps import Steps, parse_pending, script
 
-HOLD_MS = 7 * 86_400_000  # for how long a batch that nobody runs any more keeps entries from being removed
+HOLD_MS = 86_400_000  # for how long a batch that nobody runs any more keeps entries from being removed: a day
 PAGE = 1000  # pending entries that one call looks at; more only make other clients wait longer
 
 
@@ -121,13 +121,13 @@ class Batches:
         words = (self.steps.group, consumer, self.steps.prefix, after, count)
         return script("manifest").call([self.steps.keys.stream], words, parse_manifest)
 
-    def hold(self, owner: bytes, first: bytes, consumer: bytes, owed: int) -> Call[bool]:
-        """Keep entries from this id on until the batch is closed.
+    def hold(self, owner: bytes, first: bytes, consumer: bytes, owed: int, *, trim: bool = True) -> Call[bool]:
+        """Keep entries from this id on until the batch is closed. `trim`: whether `close` will remove done ones.
 
         `owed`: how many entries the batch has, said once, when it was taken. If its consumer has exactly so many
         pending, which is the answer, then `acks` can be quick.
         """
-        words = (self.steps.group, owner, first, consumer, owed)
+        words = (self.steps.group, owner, first, consumer, owed, "acked" if trim else "all")
         return script("hold_batch").call([self.steps.keys.stream, self._holds], words, bool)
 
     def close(self, consumer: bytes, owner: bytes, *, trim: bool, hold_ms: int = HOLD_MS) -> Call[tuple[bool, int]]:

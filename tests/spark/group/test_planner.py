@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
+from millstream.cli.main import main
 from millstream.client.calls import Call
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import NewEntry, Publishing, Settle, Steps
@@ -426,6 +427,33 @@ def test_entries_that_were_trimmed_before_they_were_read_are_not_done(site: Site
     assert query.ids == ids[400:]
     now = audit(site)
     assert (now.done, now.trimmed, now.pending, now.balanced) == (500, 400, 0, True)
+
+
+@pytest.mark.parametrize("retain", ["acked", "all"])
+def test_an_abandoned_query_is_seen_named_and_released(
+    site: Site, retain: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All is settled, and the query ended before its batch was over."""
+    publish(site, 40)
+    query = Query(options(site, retain=retain), site)
+    planner = query.start()
+    end = planner.latest(planner.initial())
+    query.batch(planner, end)
+    planner.close()
+    backend, key = site.connect(), Keys(b"orders").base + b":holds"
+    token = end["token"].encode()
+    first, at, *rest = backend.execute("HGET", key, token).split(b" ")
+    assert main(["doctor", "--url", site.url]) in (0, 1)
+    assert end["token"] not in capsys.readouterr().out  # a batch may take a while
+    backend.execute("HSET", key, token, b" ".join([first, b"%d" % (int(at) - 400_000), *rest]))
+    backend.execute("XGROUP", "DELCONSUMER", "orders", "g", f"spark-{end['token']}-1")
+    assert main(["doctor", "--url", site.url]) in (0, 1)
+    assert f"millstream holds orders --release {end['token']}" in capsys.readouterr().out
+    assert main(["holds", "orders", "--release", end["token"], "--url", site.url]) == 0
+    assert backend.execute("XLEN", "orders") == (0 if retain == "acked" else 40)
+    assert main(["holds", "--url", site.url]) == 0
+    assert "no query keeps anything" in "".join(capsys.readouterr())
+    assert main(["holds", "orders", "--release", "nobody", "--url", site.url]) == 2
 
 
 def test_leases_are_kept_while_a_batch_runs(site: Site) -> None:

@@ -331,5 +331,7 @@ def test_history_is_filled_in_beside_what_is_there(spark: SparkSession, place: P
         found = pipe.backfill("1h", spark=spark)
         again = pipe.backfill("1h", spark=spark)
         assert (found.written, again.written) == (3, 0)
+        # The group has removed what it was done with, and another Parquet directory would never get it.
+        assert (found.rows, found.removed) == (3, True)
         assert orders.audit().undelivered == 3  # history is read, not taken
     assert accepted(spark, tmp_path) == list(range(8))

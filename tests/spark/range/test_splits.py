@@ -137,7 +137,8 @@ def test_a_batch_of_everything_counts_without_a_look() -> None:
 
 def test_few_rows_are_one_partition() -> None:
     assert [parts_for(rows, None, cores=4) for rows in (1, 39_999, 100_000, 10**7)] == [1, 1, 2, 4]
-    assert parts_for(5, 7) == 7
+    assert parts_for(70, 7) == 7
+    assert [parts_for(rows, 50) for rows in (3, 0)] == [3, 1]  # no task without a row
 
 
 def test_lag_is_in_entries_and_seconds() -> None:

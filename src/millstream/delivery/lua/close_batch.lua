@@ -34,7 +34,7 @@ for _, row in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
 end
 local now, held_by = now_ms(), redis.call('HGETALL', holds)
 for i = 1, #held_by, 2 do
-  local id, at = string.match(held_by[i + 1], '^(%S+) (%d+)$')
+  local id, at = string.match(held_by[i + 1], '^(%S+) (%d+)')
   if id and now - tonumber(at) <= tonumber(ARGV[5]) then need(id) end
 end
 if read then

@@ -295,8 +295,9 @@ class Member:
 
     def hold(self, consumer: bytes, owner: bytes, held: HeldBatch) -> None:
         """A batch is to be run: its entries stay until it is over."""
+        trim = self._options.retain != "all"
         try:
-            self._run(self.batches.hold(owner, text_of(held.first).encode(), consumer, held.rows))
+            self._run(self.batches.hold(owner, text_of(held.first).encode(), consumer, held.rows, trim=trim))
         except ServerReplied as error:
             if error.code != "NOGROUP" and "no such key" not in str(error):
                 raise

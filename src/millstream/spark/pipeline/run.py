@@ -28,15 +28,27 @@ from millstream.delivery.policy import decide
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release
 from millstream.errors import ConfigError, MillstreamError
 from millstream.printable import safe_logger
+from millstream.spark.options import parse_read
 from millstream.spark.pipeline.definition import Pipeline
 from millstream.spark.pipeline.rows import AnyStage, Check, Parsed, RowStep, Stage, ended_rows, good_rows
 from millstream.spark.pipeline.schemas import table_of
 from millstream.spark.pipeline.sinks import Batch, Parquet, Sink
-from millstream.spark.pipeline.sources import CONSUMER, COUNT, ID, STREAM, TYPES, GroupSource, history, read_schema
+from millstream.spark.pipeline.sources import (
+    CONSUMER,
+    COUNT,
+    ID,
+    STREAM,
+    TYPES,
+    GroupSource,
+    Source,
+    history,
+    read_schema,
+)
 from millstream.spark.pipeline.steps import Require, Rows
 from millstream.spark.runtime.session import register, session
 from millstream.spark.settlement.rows import ACK, RETRY, Other, failure_of
 from millstream.spark.settlement.sink import settle
+from millstream.spark.wire.metadata import StreamMetadata
 
 log = safe_logger(logging.getLogger(__name__))
 STOP_S = 60.0  # how long a batch may take to end when the pipeline is stopped
@@ -379,6 +391,7 @@ class Backfilled:
 
     rows: int  # that the range had
     written: int  # of these: not there before
+    removed: bool = False  # whether the stream had entries of that time that are gone
 
 
 def backfilled(pipeline: Pipeline, from_: Any, to: Any, spark: SparkSession | None, master: str | None) -> Backfilled:
@@ -405,9 +418,30 @@ def backfilled(pipeline: Pipeline, from_: Any, to: Any, spark: SparkSession | No
             written = max(written, rows.count())
             rows.unpersist()
             found.close()
-        return Backfilled(kept.count(), written)
+        return Backfilled(kept.count(), written, _is_incomplete(here, pipeline.source, options))
     finally:
         kept.unpersist()
+
+
+def _is_incomplete(spark: SparkSession, source: Source, options: Mapping[str, str]) -> bool:
+    """Warn if a stream has had entries of a time that are gone. A group removes what is done, unless it retains all."""
+    read = parse_read(options)
+    server = StreamMetadata(read.connection)
+    try:
+        state = server.state(source.stream)
+    finally:
+        server.close()
+    start = read.starting.default
+    if state is None or not isinstance(start, int):
+        return False
+    is_cut = state.length < (state.added or 0) and start <= state.generated and (state.first or start + 1) > start
+    if is_cut:
+        log.warning(
+            "entries of %r were removed, perhaps some of this time: a group removes what is done (retain=acked, the "
+            "default), and producers trim. Option retain=all keeps them for back-fills",
+            source.stream,
+        )
+    return is_cut
 
 
 def _history_schema(pipeline: Pipeline, payload: str | None) -> str:

@@ -102,7 +102,7 @@ def shares(total: int | None, waiting: Mapping[str, int]) -> dict[str, int | Non
 def parts_for(rows: int, least: int | None, cores: int | None = None) -> int:
     """Into how many spans so many rows are split."""
     if least is not None:
-        return least
+        return max(1, min(least, rows))  # a partition without rows costs a task for nothing
     return max(1, min(rows // ROWS_A_PARTITION, max(2, cores or os.cpu_count() or 2)))
 
 
