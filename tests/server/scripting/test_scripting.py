@@ -525,6 +525,19 @@ def test_without_lua_other_scripts_say_what_to_install(without_lua: Peer) -> Non
 
 
 @lua
+def test_a_reply_is_converted_within_the_limits_of_scripts(a: Peer) -> None:
+    nested = "local t = {1} for i = 1, %d do t = {t, t} end return t"
+    assert len(run(a, nested % 18)) == 4 * (2**18 - 1) + 2**18 * len("*1\r\n:1\r\n")
+    assert run(a, nested % 60) == b"-ERR not enough memory\r\n"
+    circle = run(a, "local t = {} t[1] = t t[2] = t return t")
+    assert circle.startswith(b"*2\r\n*2\r\n")
+    assert b"-ERR reached lua stack limit\r\n" in circle
+    again = run(a, "local one = {1, 'x'} return {one, {one}, one}")
+    assert again == b"*3\r\n*2\r\n:1\r\n$1\r\nx\r\n*1\r\n*2\r\n:1\r\n$1\r\nx\r\n*2\r\n:1\r\n$1\r\nx\r\n"
+    assert run(a, "local t = {} for i = 1, 10000 do t[i] = i end return t").startswith(b"*10000\r\n:1\r\n:2\r\n")
+
+
+@lua
 def test_the_case_of_a_functions_name_does_not_matter(a: Peer) -> None:
     a(["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('Hello', function() return 1 end)"])
     assert a("FCALL HELLO 0") == a("FCALL hello 0") == b":1\r\n"

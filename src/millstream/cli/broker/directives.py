@@ -20,7 +20,7 @@ from typing import Final
 
 from millstream.cli.broker.redis_names import MEANINGLESS
 from millstream.errors import ConfigError
-from millstream.server.config.settings import OPTIONS, BadValue
+from millstream.server.config.settings import OPTIONS, WITHOUT_EFFECT, BadValue
 from millstream.server.protocol.resp import split_words
 
 _MOST_INCLUDES: Final = 100
@@ -173,7 +173,8 @@ def _apply(found: Directives, directive: Directive) -> None:
             _declare_user(found, directive)
         elif name in OPTIONS:
             found.settings[name] = _value(found, directive)
-            if name in MEANINGLESS:
+            is_eviction = name == "maxmemory-policy" and found.settings[name] != "noeviction"
+            if name in MEANINGLESS or name in WITHOUT_EFFECT or is_eviction:
                 found.meaningless.append(name)
         elif name in MEANINGLESS:
             found.meaningless.append(name)

@@ -18,16 +18,16 @@ _WRITTEN: Final = """
     hash-max-ziplist-value hll-sparse-max-bytes ignore-warnings io-threads io-threads-do-reads jemalloc-bg-thread
     lazyfree-lazy-eviction lazyfree-lazy-expire lazyfree-lazy-server-del lazyfree-lazy-user-del lfu-decay-time
     lfu-log-factor list-compress-depth list-max-listpack-size list-max-ziplist-size locale-collate
-    maxmemory-clients maxmemory-eviction-tenacity min-replicas-max-lag min-replicas-to-write oom-score-adj
-    oom-score-adj-values pidfile proc-title-template propagation-error-behavior rdb-del-sync-files
+    maxmemory-eviction-tenacity min-replicas-max-lag min-replicas-to-write oom-score-adj
+    oom-score-adj-values proc-title-template propagation-error-behavior rdb-del-sync-files
     rdb-save-incremental-fsync rdbchecksum repl-backlog-size repl-backlog-ttl
     repl-disable-tcp-nodelay repl-diskless-load repl-diskless-sync repl-diskless-sync-delay
     repl-diskless-sync-max-replicas repl-ping-replica-period repl-timeout replica-announced
     replica-ignore-disk-write-errors replica-ignore-maxmemory replica-lazy-flush replica-priority replica-read-only
     replica-serve-stale-data server-cpulist server_cpulist set-max-intset-entries
     set-max-listpack-entries set-max-listpack-value set-proc-title shutdown-on-sigint shutdown-on-sigterm
-    shutdown-timeout socket-mark-id stop-writes-on-bgsave-error supervised syslog-enabled syslog-facility
-    syslog-ident tls-cluster tls-dh-params-file tls-replication tls-session-cache-size tls-session-cache-timeout
+    shutdown-timeout socket-mark-id stop-writes-on-bgsave-error
+    tls-cluster tls-dh-params-file tls-replication tls-session-cache-size tls-session-cache-timeout
     tls-session-caching zset-max-listpack-entries zset-max-listpack-value
     zset-max-ziplist-entries zset-max-ziplist-value
 """

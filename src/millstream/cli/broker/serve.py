@@ -20,9 +20,11 @@ from millstream.cli.exits import Exit, Failure
 from millstream.errors import ConfigError, CorruptFile
 from millstream.persistence.malloc import keep_large_apart
 from millstream.persistence.store import Opened, Store
-from millstream.printable import LineFormatter, printable
+from millstream.printable import printable
 from millstream.server.config.settings import Config
 from millstream.server.core.hub import Hub
+from millstream.server.host.log import ServerLog
+from millstream.server.host.supervision import ServiceManager, pid_file
 from millstream.server.net.listener import Endpoints, Listener, check_exposure
 from millstream.server.net.serve import Server
 from millstream.server.net.tls import server_context
@@ -31,13 +33,6 @@ from millstream.version import REDIS_VERSION, VERSION
 logger = logging.getLogger(__name__)
 
 DEFAULTS: Final = {"bind": "127.0.0.1 -::1", "port": "6379", "dir": "./millstream-data", "appendonly": "yes"}
-_LEVELS: Final = {
-    b"debug": logging.DEBUG,
-    b"verbose": logging.DEBUG,
-    b"notice": logging.INFO,
-    b"warning": logging.WARNING,
-    b"nothing": logging.CRITICAL,
-}
 _SYNCS: Final = {
     b"always": "on the disk before it is answered",
     b"everysec": "on the disk within a second",
@@ -80,7 +75,11 @@ def serve(
     check_exposure(endpoints, hub)
     if endpoints.tls_port is not None:
         server_context(config)  # before anything else is touched
-    _set_up_log(config)
+    log = ServerLog(config)
+    hub.setting_hooks.append(log.follow)
+    manager = ServiceManager(config)
+    if directives.meaningless:
+        logger.warning("Accepted without effect: %s", ", ".join(dict.fromkeys(directives.meaningless)))
     _make_room(config)
     store = Store(hub, Path(config["dir"].decode("utf-8", "surrogateescape")))
     hub.libraries.keep_in(store)
@@ -90,10 +89,18 @@ def serve(
     hub.config_file = Path(file).resolve() if file not in (None, "-") else None
     settle_in()
     server = Server(hub, endpoints)
+    server.on_hangup = log.reopen
+
+    def ready(listener: Listener) -> None:
+        _greet(listener, directives, opened)
+        manager.ready()
+
     try:
-        server.run(lambda listener: _greet(listener, directives, opened), signals=True)
-        if not server.was_told_to_stop:
-            store.settle(save=None)
+        with pid_file(config):
+            server.run(ready, signals=True)
+            manager.stopping()
+            if not server.was_told_to_stop:
+                store.settle(save=None)
     finally:
         store.close()
         hub.close()
@@ -120,19 +127,6 @@ def _make_hub(directives: Directives) -> Hub:
     except ConfigError as error:
         places = [place for name, place in directives.user_places.items() if repr(name) in str(error)]
         raise ConfigError(": ".join([*places, str(error)])) from error
-
-
-def _set_up_log(config: Config) -> None:
-    """Log to standard error or to the file that is named."""
-    path = config["logfile"].decode()
-    try:
-        handler = logging.FileHandler(path) if path else logging.StreamHandler()
-    except OSError as error:
-        raise ConfigError(f"logfile {path}: {error.strerror}") from error
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(_LEVELS[config["loglevel"]])
 
 
 def _make_room(config: Config) -> None:

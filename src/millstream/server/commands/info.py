@@ -38,6 +38,8 @@ def _server(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "arch_bits", 64
     yield "python_version", platform.python_version()
     yield "process_id", os.getpid()
+    is_supervised = hub.config["supervised"] in (b"systemd", b"auto") and "NOTIFY_SOCKET" in os.environ
+    yield "process_supervised", "systemd" if is_supervised else "no"
     yield "run_id", _RUN_ID
     yield "tcp_port", hub.config.number("port")
     yield "server_time_usec", now_ms * 1000

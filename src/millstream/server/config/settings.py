@@ -241,6 +241,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "maxmemory-samples": Option(b"5", integer(1, 64)),
     "no-appendfsync-on-rewrite": Option(b"no", yes_or_no),
     "notify-keyspace-events": Option(b"", _events),
+    "pidfile": Option(b"", text, _IMMUTABLE),
     "port": Option(b"0", integer(0, 65535), frozen=True),
     "proto-max-bulk-len": Option(b"536870912", memory(_MEBI)),
     "protected-mode": Option(b"yes", yes_or_no),
@@ -256,6 +257,10 @@ OPTIONS: Final[dict[str, Option]] = {
     "stream-idmp-maxsize": Option(b"100", integer(1, 10000)),
     "stream-node-max-bytes": Option(b"4096", memory()),
     "stream-node-max-entries": Option(b"100", integer()),
+    "supervised": Option(b"no", one_of("upstart", "systemd", "auto", "no"), _IMMUTABLE),
+    "syslog-enabled": Option(b"no", yes_or_no, _IMMUTABLE),
+    "syslog-facility": Option(b"local0", one_of("user", *(f"local{number}" for number in range(8))), _IMMUTABLE),
+    "syslog-ident": Option(b"millstream", text, _IMMUTABLE),
     "tcp-backlog": Option(b"511", integer(0, 2**31 - 1), _IMMUTABLE),
     "tcp-keepalive": Option(b"300", integer(0, 2**31 - 1)),
     "timeout": Option(b"0", integer(0, 2**31 - 1)),
@@ -299,6 +304,19 @@ def _add_those_without_effect() -> None:
 
 
 _add_those_without_effect()
+
+# All settings that are kept and change nothing. `maxmemory-policy` is one unless it is `noeviction`.
+_EFFECTIVE: Final = frozenset({"aof-load-truncated"})
+WITHOUT_EFFECT: Final = (
+    (
+        frozenset(pair.partition("=")[0] for pair in _WITHOUT_EFFECT.split())
+        | _OLDER_NAMES.keys() & OPTIONS.keys()
+        | frozenset(_OLDER_NAMES.values())
+        | {"active-expire-effort", "hz", "lazyfree-lazy-user-flush", "maxmemory-samples"}
+    )
+    - _EFFECTIVE
+    - {"busy-reply-threshold", "lua-time-limit"}
+)
 
 
 class Config:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
+from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -38,7 +39,7 @@ from millstream.server.access.auth import AccessControl, redacted
 from millstream.server.batching.hot_commands import end_deliveries
 from millstream.server.commands import TABLE, find
 from millstream.server.commands.client import describe
-from millstream.server.config.settings import Config
+from millstream.server.config.settings import WITHOUT_EFFECT, Config
 from millstream.server.core.blocking import Alarms, Place, Waiter, Waiters, WaitOwner
 from millstream.server.core.call import ServerCall
 from millstream.server.core.rates import Rates
@@ -166,7 +167,9 @@ class Hub:
         self._resumable: deque[Session] = deque()
         self._unsent: list[Session] = []
         self.hear_others: Callable[[], None] | None = None  # what a loop does for others while a script runs
+        self.loop_thread = 0  # the one that it may be called in
         self.is_in_script = False  # and is being done
+        self.is_ending = False  # the process was asked to end: a script that takes long has to
         self._answers: list[tuple[Waiter, Reply]] = []  # of those who wait without a connection
         self._leaving: list[Session] = []
         self._ids = count(1)
@@ -389,6 +392,8 @@ class Hub:
         elif name in ("proto-max-bulk-len", "client-query-buffer-limit"):
             for session in list(self.sessions.values()):
                 session.follow_limits()
+        elif name in WITHOUT_EFFECT:
+            logger.info("A setting is accepted without effect: %s", name)
         for hook in self.setting_hooks:
             hook(name)
 
@@ -576,7 +581,7 @@ class Hub:
 
         What they do must not touch what the script has begun: nothing is logged, handed out or sent but their replies.
         """
-        if self.hear_others is None or not self.in_turn:
+        if self.hear_others is None or get_ident() != self.loop_thread:
             return False
         callers = [session for session in self._unsent if session.is_running]
         self._unsent = [session for session in self._unsent if not session.is_running]

@@ -19,6 +19,7 @@ import socket
 import stat
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.server.batching.cross_connection import RequestSource, Turn
@@ -57,6 +58,7 @@ class Reactor:
         self._streams: dict[int, SocketTransport] = {}
         self._listening: dict[socket.socket, NewProtocol] = {}
         hub.hear_others = self._hear_others
+        hub.loop_thread = get_ident()
         loop.add_reader(self._epoll.fileno(), self._turn)
 
     # Accepting

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from millstream.server.core.hub import Hub
@@ -33,11 +33,13 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._is_stopping = False
+        self.on_hangup: Callable[[], None] = _nothing  # what SIGHUP asks for
         self.was_told_to_stop = False  # by SHUTDOWN, which has saved what was to be saved
         self._lock = threading.Lock()
 
     def run(self, ready: Ready | None = None, *, signals: bool = False) -> None:
-        """Serve in this thread; `ready` is called when clients can connect. With `signals`, SIGTERM and SIGINT end it.
+        """Serve in this thread; `ready` is called when clients can connect. With `signals`, SIGTERM and SIGINT end it,
+        and SIGHUP calls `on_hangup`.
 
         What keeps it from listening is raised.
         """
@@ -62,15 +64,41 @@ class Server:
         self._hub.on_shutdown = self._obey
         try:
             stopped = self._prepare_to_stop()
-            if signals:
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    listener.loop.add_signal_handler(number, stopped.set)
-            if ready is not None:
-                ready(listener)
-            await stopped.wait()
+            with self._obeying_signals() if signals else contextlib.nullcontext():
+                if ready is not None:
+                    ready(listener)
+                await stopped.wait()
         finally:
             self._hub.on_shutdown = None
             await listener.stop()
+            self._hub.is_ending = False
+
+    @contextlib.contextmanager
+    def _obeying_signals(self) -> Iterator[None]:
+        """End on SIGTERM and SIGINT, also while a script keeps the loop from running; call `on_hangup` on SIGHUP.
+
+        A handler of the loop would wait for the loop. These run between two steps of Python, so in a script, too.
+        """
+        handlers: dict[signal.Signals, Callable[[int, object], None]] = {
+            signal.SIGTERM: self._end,
+            signal.SIGINT: self._end,
+            signal.SIGHUP: self._hang_up,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self, number: int, frame: object) -> None:
+        self._hub.is_ending = True
+        if self._loop is not None and self._stopped is not None:  # no lock: the thread that we interrupt may have it
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def _hang_up(self, number: int, frame: object) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.on_hangup)
 
     def _prepare_to_stop(self) -> asyncio.Event:
         with self._lock:
@@ -79,6 +107,10 @@ class Server:
             if self._is_stopping:
                 stopped.set()
         return stopped
+
+
+def _nothing() -> None:
+    """What SIGHUP does unless somebody wants more."""
 
 
 class BackgroundServer:

@@ -27,11 +27,12 @@ from typing import Any, Final, Protocol
 from millstream.engine.outcome import Encoded, Reply, Simple
 from millstream.engine.text.floats import double_text
 from millstream.errors import CommandError, ScriptError
+from millstream.printable import safe_logger
 from millstream.server.scripting.bytecode import linked
 from millstream.server.scripting.conversion import argument_text, to_lua, unpacked
 from millstream.version import REDIS_VERSION
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 
 MEMORY_LIMIT: Final = 256 << 20  # bytes that scripts may hold at once
 _FOLDER: Final = Path(__file__).parent / "lua_files"

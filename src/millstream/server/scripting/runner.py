@@ -37,6 +37,7 @@ _READ_ONLY: Final = "ERR Write commands are not allowed from read-only scripts."
 _ONLY_READING: Final = "ERR Can not execute a script with write flag using *_ro command."
 _REACHING_OUT: Final = frozenset({"publish", "spublish"})  # no writes, and not only reads
 _PATIENCE: Final = 2  # times busy-reply-threshold: how long a script may take that nobody can kill
+_ENDING_S: Final = 1.0  # how long one may take when the server is to end
 _LONGEST_S: Final = 60.0  # how long one may take that somebody can
 _KILLED: Final = b"Script killed by user with SCRIPT KILL..."
 _NOT_BUSY: Final = "NOTBUSY No scripts in execution right now."
@@ -259,6 +260,10 @@ class Runner:
         taken_s = monotonic() - self._started_s
         if self._register is not None:
             return taken_s > _LOADING_S
+        if self._hub.is_ending and taken_s > _ENDING_S:
+            logger.warning("Ending a script after %.0f s, and the server: nothing of it is kept", taken_s)
+            self.abandon()
+            return _KILLED
         threshold_s = self._hub.config.number("busy-reply-threshold") / 1000
         if not threshold_s or taken_s <= threshold_s:
             return False

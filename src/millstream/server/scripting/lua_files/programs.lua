@@ -7,7 +7,7 @@ local error_line = box.error_line
 local copy, fail, is_fatal, protect, uncaught = box.copy, box.fail, box.is_fatal, box.protect, box.uncaught
 local protect_globals, base = box.protect_globals, box.base
 local error, getmetatable, next, rawget, select = error, getmetatable, next, rawget, select
-local tostring, type, xpcall = tostring, type, xpcall
+local pcall, tostring, type, xpcall = pcall, tostring, type, xpcall
 local concat, match = table.concat, string.match
 
 local TOO_LONG = "Script stopped: it ran longer than it may, and had not written anything."
@@ -61,11 +61,16 @@ local function raised(err)
 end
 
 local function ended(protocol, ok, ...)
-    stop()
     if not ok then
+        stop()
         return raised((...))
     end
-    return converted((...), protocol)
+    local is_converted, kind, value, third = pcall(converted, (...), protocol) -- within the limits of the script
+    stop()
+    if not is_converted then
+        return raised(kind)
+    end
+    return kind, value, third
 end
 
 -- Compile a script and keep it; the problem, if there is one.

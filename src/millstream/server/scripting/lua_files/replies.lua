@@ -8,7 +8,13 @@ local concat, format, gsub, match, sub = table.concat, string.format, string.gsu
 local MAX_DEPTH = 7994 -- there Redis's Lua stack ends
 local VALUE, STATUS, ERROR, ENCODED = 0, 1, 2, 3 -- as in lua.py
 
+local MAX_REVISITS = 8500 -- more than any cycle has until the stack ends
+
 local append -- (parts, value, protocol, depth)
+
+-- Tables of the reply that is being converted: true while they are, then false, then, when they come up again, their
+-- text. So a table that is in another one twice, which is in another one twice, and so on, is not converted 2^n times.
+local known, revisits, stack_ends
 
 -- Texts that C takes for a line: they end at a zero, and an error before the line ends behind it.
 local function status_line(text)
@@ -103,8 +109,20 @@ local function append_special(parts, value, protocol, depth)
     return found and append_verbatim(parts, found, protocol)
 end
 
+-- Many short strings as one: they would take more memory than what they stand for.
+local function packed(parts, from)
+    local last = #parts
+    local text = concat(parts, "", from, last)
+    for at = last, from + 1, -1 do
+        parts[at] = nil
+    end
+    parts[from] = text
+    return from + 1
+end
+
 local function append_array(parts, value, protocol, depth)
     local at, count = #parts + 1, 0
+    local from = at + 1
     parts[at] = ""
     while true do
         local item = rawget(value, count + 1)
@@ -113,6 +131,9 @@ local function append_array(parts, value, protocol, depth)
         end
         count = count + 1
         append(parts, item, protocol, depth + 1)
+        if count % 4096 == 0 then
+            from = packed(parts, from)
+        end
     end
     parts[at] = "*" .. count .. "\r\n"
 end
@@ -120,6 +141,7 @@ end
 function append(parts, value, protocol, depth)
     local kind = type(value)
     if depth > MAX_DEPTH then
+        stack_ends = stack_ends + 1
         parts[#parts + 1] = "-ERR reached lua stack limit\r\n"
     elseif kind == "string" then
         append_bulk(parts, value)
@@ -131,8 +153,31 @@ function append(parts, value, protocol, depth)
         parts[#parts + 1] = ":1\r\n"
     elseif kind ~= "table" then
         parts[#parts + 1] = protocol == 3 and "_\r\n" or "$-1\r\n"
-    elseif not append_special(parts, value, protocol, depth) then
-        append_array(parts, value, protocol, depth)
+    elseif type(known[value]) == "string" then
+        parts[#parts + 1] = known[value]
+    else
+        local into, ends, is_again = parts, stack_ends, known[value] ~= nil
+        if is_again then
+            revisits = revisits + 1
+            if revisits > MAX_REVISITS then
+                parts[#parts + 1] = "-ERR reached lua stack limit\r\n"
+                return
+            end
+            into = known[value] and parts or {} -- in itself: there is no text of it
+        end
+        local was = known[value]
+        known[value] = true
+        if not append_special(into, value, protocol, depth) then
+            append_array(into, value, protocol, depth)
+        end
+        known[value] = was or false
+        if into ~= parts then
+            local text = concat(into)
+            parts[#parts + 1] = text
+            if stack_ends == ends then
+                known[value] = text
+            end
+        end
     end
 end
 
@@ -152,7 +197,9 @@ local function converted(value, protocol)
         return VALUE, nil
     end
     local parts = {}
+    known, revisits, stack_ends = {}, 0, 0
     append(parts, value, protocol, 0)
+    known = nil
     return ENCODED, concat(parts)
 end
 

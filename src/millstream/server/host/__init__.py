@@ -1,0 +1,1 @@
+"""What a server process owes the system around it: its log, its pid file, its service manager."""
