@@ -1,10 +1,10 @@
-"""Who may do what: users, logging in, and the gate that every command of a connection passes.
+"""Users, log-in, and the gate that checks every command of a connection.
 
     AUTH ──▶ AccessControl.log_in ──▶ session.user
     a command ──▶ gate ──▶ User.denial ──▶ NOPERM, and a line of ACL LOG
 
-While everybody may do everything there is no gate. Rules and what they mean are `permissions`' business. Passwords
-are kept as SHA-256 and compared in constant time; neither they nor their hashes are ever logged.
+While every user may run every command, there is no gate. The module `permissions` interprets rules. Passwords are
+kept as SHA-256 and compared in constant time; neither passwords nor hashes are ever logged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_USER: Final = b"default"
 REDACTED: Final = b"(redacted)"
-_GROUPED_MS: Final = 60_000  # denials of the same thing within this time are one entry of the log
-_COMPARED: Final = 10  # with this many of the newest entries
+_GROUPED_MS: Final = 60_000  # equal denials within this time share an entry of the log
+_COMPARED: Final = 10  # a denial is compared with this many of the newest entries
 _SECRET_SETTINGS: Final = frozenset({b"masterauth", b"requirepass", b"tls-key-file-pass"})
 
 _REASONS: Final = {Kind.COMMAND: "command", Kind.KEY: "key", Kind.CHANNEL: "channel"}
@@ -47,7 +47,7 @@ _REASONS_IN_EXEC: Final = {
 
 
 def redacted(row: Command, argv: list[bytes]) -> list[bytes]:
-    """The words of a call as they may be shown (MONITOR, SLOWLOG): secrets are hidden."""
+    """Return the words of a call with secrets hidden, for MONITOR and SLOWLOG."""
     match row.name:
         case "auth":
             return [argv[0], *[REDACTED] * (len(argv) - 1)]
@@ -59,14 +59,14 @@ def redacted(row: Command, argv: list[bytes]) -> list[bytes]:
 
 
 def _is_secret(argv: list[bytes], at: int) -> bool:
-    """Whether a word of HELLO or CONFIG SET is a user, a password, or the value of a secret setting."""
+    """Return whether a word of HELLO or CONFIG SET is a user name, a password, or the value of a secret setting."""
     if argv[0].upper() == b"HELLO":
         return at > 2 and b"AUTH" in (word.upper() for word in argv[max(2, at - 2) : at])
     return at > 2 and argv[at - 1].lower() in _SECRET_SETTINGS
 
 
 def _refused(user: bytes, denial: Denial) -> bytes:
-    """What is said of a denial; keys and channels are not named to whoever asked for them."""
+    """Return the text of a denial. The caller does not learn names of keys and channels."""
     match denial.kind:
         case Kind.KEY:
             return b"No permissions to access a key"
@@ -77,7 +77,7 @@ def _refused(user: bytes, denial: Denial) -> bytes:
 
 @dataclass(slots=True)
 class Denied:
-    """An entry of ACL LOG: something was denied, perhaps more than once."""
+    """An entry of ACL LOG: a denial that happened once or more often."""
 
     number: int
     reason: str  # auth, command, key, channel
@@ -86,11 +86,11 @@ class Denied:
     user: bytes
     created_ms: int
     updated_ms: int
-    client: bytes  # the last one's line of CLIENT LIST
+    client: bytes  # the CLIENT LIST line of the last denied connection
     count: int = 1
 
     def repeats(self, other: Denied) -> bool:
-        """Whether another denial is the same thing again."""
+        """Return whether another denial repeats this one."""
         return (self.reason, self.context, self.what, self.user) == (
             other.reason,
             other.context,
@@ -105,29 +105,29 @@ class AccessControl:
     def __init__(self, hub: Hub, table: dict[bytes, Command], describe: Callable[[Session, int], bytes]) -> None:
         self._hub = hub
         self._table = table
-        self._describe = describe  # a connection as a line of CLIENT LIST
+        self._describe = describe  # formats a connection as a line of CLIENT LIST
         self._catalogue: Catalogue | None = None
         self._serial = 0
         self.files: Files = RealFiles()
         self.users: dict[bytes, User] = {}
-        self.log: list[Denied] = []  # the newest first
-        self.denied = {"auth": 0, "cmd": 0, "key": 0, "channel": 0}  # for INFO; CONFIG RESETSTAT leaves them
-        self.is_needed = False  # whether somebody may not do everything
+        self.log: list[Denied] = []  # newest first
+        self.denied = {"auth": 0, "cmd": 0, "key": 0, "channel": 0}  # for INFO; CONFIG RESETSTAT does not clear them
+        self.is_needed = False  # whether any user is restricted
         self._add_default()
 
     def catalogue(self) -> Catalogue:
-        """The commands that rules can name; made when first asked for."""
+        """Return the commands that rules can name, built on first use."""
         if self._catalogue is None:
             self._catalogue = Catalogue(self._table)
         return self._catalogue
 
     @property
     def opens_channels(self) -> bool:
-        """The setting `acl-pubsub-default`."""
+        """Return whether `acl-pubsub-default` opens all channels to new users."""
         return self._hub.config["acl-pubsub-default"] == b"allchannels"
 
     def row_of(self, words: list[bytes]) -> Command | None:
-        """The row of a call, None if there is no such command."""
+        """Return the row of a call, or None if there is no such command."""
         row = self._table.get(words[0].lower())
         if row is not None and row.subcommands and len(words) > 1:
             return row.subcommands.get(words[1].lower())
@@ -135,15 +135,15 @@ class AccessControl:
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection may do something without logging in."""
+        """Return whether a connection may run commands without logging in."""
         default = self.users[DEFAULT_USER]
         return default.is_on and default.needs_no_password
 
     # Logging in
 
     def log_in(self, session: Session, name: bytes, password: bytes, word: bytes, *, in_exec: bool = False) -> bool:
-        """Make a connection this user's, or say no: then it stays whose it was. `word` is the command's name."""
-        user = self.users.get(name) or User(name, self)  # takes as long for nobody
+        """Log a connection in as this user. A refused connection keeps its user. `word` is the name of the command."""
+        user = self.users.get(name) or User(name, self)  # an unknown user takes as long to refuse
         if not user.accepts(password):
             self._remember("auth", "multi" if in_exec else "toplevel", word, name, session)
             return False
@@ -153,7 +153,7 @@ class AccessControl:
         return True
 
     def require(self, password: bytes) -> None:
-        """The setting `requirepass`: the password of the default user, or none."""
+        """Apply the setting `requirepass`: the password of the default user; an empty one removes it."""
         default = self.users[DEFAULT_USER]
         default.apply(b"resetpass")
         default.apply(b">" + password if password else b"nopass")
@@ -161,7 +161,7 @@ class AccessControl:
     # Checking
 
     def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
-        """The reason to refuse a command, if there is one."""
+        """Return the reason to refuse a command, or None."""
         denial = self.denial(session, row, argv)
         if denial is None:
             return None
@@ -170,7 +170,7 @@ class AccessControl:
         return CommandError(b"NOPERM " + _refused(session.user, denial))
 
     def refusal_in_exec(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
-        """As `gate`, for a command that was allowed when it was queued."""
+        """Check like `gate` a command that was allowed when it was queued."""
         denial = self.denial(session, row, argv)
         if denial is None:
             return None
@@ -178,7 +178,7 @@ class AccessControl:
         return CommandError(_RULES_CHANGED + _REASONS_IN_EXEC[denial.kind])
 
     def refusal_in_script(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
-        """As `gate`, for what a script calls."""
+        """Check like `gate` a command that a script calls."""
         denial = self.denial(session, row, argv)
         if denial is None:
             return None
@@ -186,7 +186,7 @@ class AccessControl:
         return CommandError(b"ERR ACL failure in script: " + _refused(session.user, denial))
 
     def denial(self, session: Session, row: Command, argv: list[bytes]) -> Denial | None:
-        """Why a connection may not run a call, None if it may. One whose user is gone may run nothing."""
+        """Return why a connection may not run a call, or None. A connection of a deleted user may run nothing."""
         if session.is_trusted:
             return None
         user = self.users.get(session.user)
@@ -197,13 +197,13 @@ class AccessControl:
     # Changing users
 
     def set_user(self, name: bytes, rules: Iterable[bytes]) -> None:
-        """Make or change a user, by all rules or none. Subscribers who may no longer listen are cut off."""
+        """Create or change a user by all rules or none. Subscribers that lose their channels are disconnected."""
         user = self._tried(self.users.get(name) or User(name, self), merged(rules))
         self.users[name] = user
         self._settle()
 
     def delete(self, names: Sequence[bytes]) -> int:
-        """Delete users and cut their connections off; how many there were."""
+        """Delete users and close their connections. Returns the number of deleted users."""
         if DEFAULT_USER in names:
             raise CommandError("ERR The 'default' user cannot be removed")
         deleted = sum(self.users.pop(name, None) is not None for name in names)
@@ -211,7 +211,7 @@ class AccessControl:
         return deleted
 
     def _tried(self, user: User, rules: Iterable[bytes]) -> User:
-        """A copy of a user with some more rules."""
+        """Return a copy of a user with further rules."""
         changed = user.copy()
         for rule in rules:
             changed.apply(rule)
@@ -223,7 +223,7 @@ class AccessControl:
         self.users[DEFAULT_USER] = default
 
     def _settle(self) -> None:
-        """Users have changed: cut off whoever is nobody now or listens to what they may not, and see to the gate."""
+        """Apply changed users: close connections that lost their user or their channels, and add or remove the gate."""
         for session in list(self._hub.sessions.values()):
             user = self.users.get(session.user)
             if user is None or not _may_go_on_listening(user, session):
@@ -231,14 +231,14 @@ class AccessControl:
         self.is_needed = not all(user.is_unrestricted for user in self.users.values())
         gates = self._hub.gates
         if self.is_needed and self.gate not in gates:
-            gates.insert(0, self.gate)  # before the others: whoever may not run a command learns nothing of them
+            gates.insert(0, self.gate)  # first, so that a caller without permission learns nothing from other refusals
         elif not self.is_needed and self.gate in gates:
             gates.remove(self.gate)
 
     # Files
 
     def start(self, declared: Iterable[Sequence[bytes]]) -> None:
-        """Take over the users of the configuration (their names and rules) or of the ACL file; ConfigError."""
+        """Take over the users of the configuration (names and rules) or of the ACL file. Raises ConfigError."""
         names: set[bytes] = set()
         for words in declared:
             if self.file is not None:
@@ -266,12 +266,12 @@ class AccessControl:
 
     @property
     def file(self) -> Path | None:
-        """The setting `aclfile`."""
+        """Return the path in the setting `aclfile`, if there is one."""
         name = self._hub.config["aclfile"]
         return Path(name.decode("utf-8", "surrogateescape")) if name else None
 
     def load(self) -> None:
-        """Take the users of the ACL file instead of those there are, or raise what is wrong with it."""
+        """Replace all users by those of the ACL file. Raises an error that says what is wrong with the file."""
         path = self.file
         if path is None:
             raise CommandError(NO_FILE)
@@ -283,14 +283,14 @@ class AccessControl:
         if faults:
             raise CommandError(b"ERR " + b"".join(faults) + _UNCHANGED)
         self.users = users
-        if DEFAULT_USER not in users:  # Redis leaves it open even if a password is required
+        if DEFAULT_USER not in users:  # Redis leaves the default user open even if a password is required
             self._add_default()
             self.require(self._hub.config["requirepass"])
         self._settle()
         logger.info("The users of the ACL file are in force: %d", len(users))
 
     def _read(self, text: bytes, name: bytes) -> tuple[dict[bytes, User], list[bytes]]:
-        """The users in a text, and what is wrong with it."""
+        """Return the users in a text, and what is wrong with it."""
         users: dict[bytes, User] = {}
         faults: list[bytes] = []
         for number, line in enumerate(text.split(b"\n"), 1):
@@ -358,14 +358,14 @@ def _may_go_on_listening(user: User, session: Session) -> bool:
 
 
 def _explained(error: BadRule) -> bytes:
-    """What is wrong with a rule; only the name of a command is repeated, for others may hold a password."""
+    """Return what is wrong with a rule. Only the name of a command is repeated, since other words may be passwords."""
     if error.why is Why.UNKNOWN:
         return b"Error in applying operation '" + error.rule + b"': " + str(error).encode()
     return str(error).encode()
 
 
 def _shown(rule: bytes) -> str:
-    """A rule for people, unless it is about a password."""
+    """Return a rule as text, with passwords hidden."""
     return "(a password)" if rule[:1] in (b">", b"<", b"#", b"!") else repr(_text(rule))
 
 

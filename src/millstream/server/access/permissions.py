@@ -1,11 +1,11 @@
-"""What may be done: the rules of ACL SETUSER about commands, keys and channels, and whether they allow a call.
+"""Permissions: the rules of ACL SETUSER about commands, keys and channels, and whether they allow a call.
 
-    Selector ── commands   all or none, and those that differ
-             ├─ keys       patterns, and what may be done to a key that fits
+    Selector ── commands   all or none, and the exceptions
+             ├─ keys       patterns, and the access to a matching key
              └─ channels   patterns
 
-Rules are applied one after the other and never looked at again; what is shown of them (ACL LIST) is a list of its
-own, shortened as Redis does. Users are `users`' business.
+Rules are applied one after the other and not kept. ACL LIST shows a separate list of them, shortened as Redis does.
+The module `users` has the users.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CATEGORIES: Final = (
 
 
 class Why(Enum):
-    """What is wrong with a rule, in Redis's words."""
+    """The reason why a rule is refused, in Redis's words."""
 
     UNKNOWN = "Unknown command or category name in ACL"
     SYNTAX = "Syntax error"
@@ -66,7 +66,7 @@ class Why(Enum):
 
 
 class BadRule(Exception):
-    """A rule that cannot be applied. It may hold a password: the text says why and not what."""
+    """A rule that cannot be applied. It may contain a password, so the text gives the reason and not the rule."""
 
     def __init__(self, rule: bytes, why: Why) -> None:
         super().__init__(why.value)
@@ -75,7 +75,7 @@ class BadRule(Exception):
 
 
 class Kind(IntEnum):
-    """What a call is denied for; of several the highest is told."""
+    """What a call is denied for. Of several kinds the highest is reported."""
 
     COMMAND = 1
     KEY = 2
@@ -84,15 +84,15 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a call is not allowed."""
+    """The reason why a call is denied."""
 
     kind: Kind
-    at: int  # which word of the call it is about; 0 for the command as a whole
-    what: bytes  # that command, key or channel
+    at: int  # the word of the call that is denied; 0 is the command itself
+    what: bytes  # the denied command, key or channel
 
 
 class Access(IntFlag):
-    """What may be done to a key."""
+    """The access that a user has to a key."""
 
     NOTHING = 0
     READ = 1
@@ -100,7 +100,7 @@ class Access(IntFlag):
     BOTH = 3
 
 
-# Commands with channels: the first one's place, the last one's (-1: the end), whether they are patterns.
+# Commands with channels: positions of the first and last one (-1: the end), and whether they are patterns.
 _CHANNELS: Final[dict[str, tuple[int, int, bool]]] = {
     "publish": (1, 1, False),
     "spublish": (1, 1, False),
@@ -110,29 +110,29 @@ _CHANNELS: Final[dict[str, tuple[int, int, bool]]] = {
 }
 _WRITES: Final = frozenset({"insert", "delete", "update"})
 _BLANK: Final = re.compile(rb"[\s\0]")
-# the tilde may be left out when nothing follows it
+# the tilde may be missing when nothing follows it
 _KEY_RULE: Final = re.compile(rb"(?:%(R|W|RW|WR)(?=~|$)|(?=~))~?(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def has_blank(name: bytes) -> bool:
-    """Whether a name has white space or a NUL, which neither users nor patterns may."""
+    """Return whether a name has white space or a NUL, which user names and patterns may not have."""
     return _BLANK.search(name) is not None
 
 
 @lru_cache(maxsize=64)
 def needed(flags: tuple[str, ...]) -> Access:
-    """What a user must be allowed to do to a key that a command handles like this."""
+    """Return the access that a command with these key flags needs."""
     access = Access.READ if "access" in flags else Access.NOTHING
     return access | Access.WRITE if _WRITES.intersection(flags) else access
 
 
 class Catalogue:
-    """The commands that rules can name, by full name, and which categories they are in."""
+    """The commands that rules can name, by full name, with their categories."""
 
     __slots__ = ("_families", "_members")
 
     def __init__(self, table: dict[bytes, Command]) -> None:
-        self._families: dict[str, list[str]] = {}  # a name to itself and its subcommands
+        self._families: dict[str, list[str]] = {}  # a name, and the name with those of its subcommands
         self._members: dict[str, dict[str, None]] = {category: {} for category in CATEGORIES}
         for row in table.values():
             self._add(row)
@@ -156,30 +156,30 @@ class Catalogue:
         return len(self._families[name]) > 1
 
     def family(self, name: str) -> list[str]:
-        """A command and its subcommands."""
+        """Return a command and its subcommands."""
         return self._families[name]
 
     def members(self, category: str) -> list[str] | None:
-        """The commands of this server in a category, None if there is no such category."""
+        """Return the commands of this server in a category, or None if there is no such category."""
         members = self._members.get(category)
         return None if members is None else list(members)
 
 
 class Rulebook(Protocol):
-    """What rules need to know of the server."""
+    """What rules need from the server."""
 
     def catalogue(self) -> Catalogue:
-        """The commands; asked for only by rules about some of them."""
+        """Return the commands. Only rules about single commands or categories need them."""
         ...
 
     @property
     def opens_channels(self) -> bool:
-        """Whether somebody new may listen to all channels (`acl-pubsub-default`)."""
+        """Return whether a new user may listen to all channels (`acl-pubsub-default`)."""
         ...
 
 
 class Selector:
-    """Commands, keys and channels that go together."""
+    """Permissions for commands, keys and channels that apply together."""
 
     __slots__ = (
         "_book",
@@ -197,12 +197,12 @@ class Selector:
         self._book = book
         self.all_channels = book.opens_channels
         self.all_keys = False
-        self.keys: dict[bytes, Access] = {}  # pattern to what it allows
+        self.keys: dict[bytes, Access] = {}  # pattern to the access it allows
         self.channels: dict[bytes, None] = {}
         self.allow_all(False)
 
     def copy(self) -> Selector:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = Selector(self._book)
         twin.all_keys, twin.all_channels, twin.allows_rest = self.all_keys, self.all_channels, self.allows_rest
         twin.keys, twin.channels = self.keys.copy(), self.channels.copy()
@@ -212,13 +212,13 @@ class Selector:
 
     @property
     def is_unrestricted(self) -> bool:
-        """Whether everything is allowed."""
+        """Return whether every call is allowed."""
         return self.all_keys and self.all_channels and self.allows_rest and not self._exceptions
 
     # Rules
 
     def apply(self, rule: bytes) -> None:
-        """Follow a rule, or raise BadRule; the empty one means nothing."""
+        """Apply a rule; the empty rule has no effect. Raises BadRule."""
         plain = _PLAIN.get(rule.lower())
         if plain is not None:
             plain(self)
@@ -240,19 +240,19 @@ class Selector:
                 raise BadRule(rule, Why.SYNTAX)
 
     def allow_all(self, allow: bool) -> None:
-        """`+@all` or `-@all`: forget all rules about commands but this one."""
+        """Apply `+@all` or `-@all`, which replaces all rules about commands."""
         self.allows_rest = allow
-        self._exceptions: set[str] = set()  # commands for which it is the other way round
-        self._first_words: dict[str, set[bytes]] = {}  # denied commands that a first argument makes allowed
-        self._rules: dict[bytes, bool] = {}  # what is shown: a command or category, and whether it is allowed
+        self._exceptions: set[str] = set()  # commands for which the opposite of `allows_rest` holds
+        self._first_words: dict[str, set[bytes]] = {}  # denied commands with the first arguments that are allowed
+        self._rules: dict[bytes, bool] = {}  # as shown: a command or category, and whether it is allowed
 
     def set_keys(self, *, every: bool) -> None:
-        """`allkeys` or `resetkeys`."""
+        """Apply `allkeys` or `resetkeys`."""
         self.all_keys = every
         self.keys.clear()
 
     def set_channels(self, *, every: bool) -> None:
-        """`allchannels` or `resetchannels`."""
+        """Apply `allchannels` or `resetchannels`."""
         self.all_channels = every
         self.channels.clear()
 
@@ -293,8 +293,8 @@ class Selector:
         self._note(rule[1:].lower(), allow=True)
 
     def _allow_first_word(self, rule: bytes, name: str) -> None:
-        """`+select|0`: a command that is denied otherwise."""
-        if has_blank(rule):  # accepted by Redis, which then fails to show it
+        """Apply a rule like `+select|0`: a first argument that makes a denied command allowed."""
+        if has_blank(rule):  # Redis accepts this rule and then cannot show it
             raise BadRule(rule, Why.SYNTAX)
         self._first_words.setdefault(name, set()).add(rule.lower().partition(b"|")[2])
 
@@ -333,7 +333,7 @@ class Selector:
     # What they allow
 
     def denial(self, row: Command, argv: list[bytes]) -> Denial | None:
-        """Why this selector does not allow a call, None if it does."""
+        """Return why this selector denies a call, or None."""
         if not self._allows_command(row, argv):
             return Denial(Kind.COMMAND, 0, row.name.encode())
         if not self.all_keys and "not_key" not in row.keys.flags:
@@ -357,7 +357,7 @@ class Selector:
         return words is not None and len(argv) > 1 and argv[1].lower() in words
 
     def allows_key(self, key: bytes, access: Access) -> bool:
-        """Whether some pattern allows all of this; none need be allowed, but the key must fit."""
+        """Return whether one pattern matches the key and allows all of this access, which may be no access at all."""
         return self.all_keys or any(
             allowed & access == access and compiled(pattern)(key) for pattern, allowed in self.keys.items()
         )
@@ -366,7 +366,7 @@ class Selector:
         return self.all_keys or bool(self.keys.get(b"*", Access.NOTHING) & Access.READ)
 
     def allows_channel(self, channel: bytes, *, is_pattern: bool) -> bool:
-        """Whether a channel fits a pattern; a pattern to subscribe to must be one of ours literally."""
+        """Return whether a channel is allowed. A pattern to subscribe to must be literally among the allowed ones."""
         if self.all_channels:
             return True
         if is_pattern:
@@ -376,7 +376,7 @@ class Selector:
     # What is shown of them
 
     def commands_text(self) -> bytes:
-        """The rules about commands, as GETUSER shows them."""
+        """Return the rules about commands, as GETUSER shows them."""
         rules = [b"+@all" if self.allows_rest else b"-@all"]
         rules += [(b"+" if allow else b"-") + subject for subject, allow in self._rules.items()]
         return b" ".join(rules)
@@ -390,7 +390,7 @@ class Selector:
         return b"&*" if self.all_channels else b" ".join(b"&" + pattern for pattern in self.channels)
 
     def describe(self) -> bytes:
-        """All rules, such that they make an equal selector."""
+        """Return rules that build an equal selector."""
         reset = b"" if self.all_channels else b"resetchannels"
         parts = (self.keys_text(), reset, self.channels_text(), self.commands_text())
         return b" ".join(filter(None, parts))
@@ -412,5 +412,5 @@ _PLAIN: Final[dict[bytes, Callable[[Selector], None]]] = {
 
 
 def _name(rule: bytes) -> str:
-    """The command or category that a rule is about."""
+    """Return the command or category that a rule names."""
     return rule[1:].lower().decode("latin-1")

@@ -1,7 +1,7 @@
-"""Commands of Redis 8.10 that this server may not have: access rules can name them all the same.
+"""Commands of Redis 8.10 that this server may lack. Access rules can name them.
 
-An access list written for Redis denies commands that are dangerous there (`-module -migrate`). It must load here too,
-and a rule about a command that does not exist harms nobody. Names that the command table has as well are no matter.
+An access list written for Redis denies commands that are dangerous there (`-module -migrate`). It must load here, too;
+a rule about a missing command has no effect. Names that are also in the command table do no harm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Users: their passwords, and the selectors that say what they may do.
+"""Users: their passwords and the selectors with their permissions.
 
 User ── passwords   as SHA-256
   └──── selectors   the root one, and one for each `( … )`; a call is allowed if one of them allows all of it
@@ -19,7 +19,7 @@ _HASH: Final = re.compile(rb"[0-9a-f]{64}")
 
 
 class Unmatched(Exception):
-    """A selector that is opened and not closed."""
+    """A selector with an opening parenthesis and no closing one."""
 
     def __init__(self, rule: bytes) -> None:
         super().__init__("Unmatched parenthesis")
@@ -27,26 +27,26 @@ class Unmatched(Exception):
 
 
 def hashed(password: bytes) -> bytes:
-    """What is kept of a password."""
+    """Return the hash that is stored for a password."""
     return sha256(password).hexdigest().encode()
 
 
 class User:
-    """Somebody who may log in, and what they may do then."""
+    """A user who may log in, with their permissions."""
 
     __slots__ = ("_book", "_passwords", "is_on", "name", "needs_no_password", "sanitizes", "selectors")
 
     def __init__(self, name: bytes, book: Rulebook) -> None:
-        """Somebody new may do nothing."""
+        """Create a user without any permission."""
         self.name = name
         self._book = book
         self.reset()
 
     def reset(self) -> None:
-        """Be as somebody new."""
+        """Remove all passwords and permissions."""
         self.is_on = False
         self.needs_no_password = False
-        self.sanitizes = True  # shown and without effect: whatever RESTORE is given is checked
+        self.sanitizes = True  # shown without effect: RESTORE always checks its payload
         self._passwords: dict[bytes, None] = {}  # SHA-256, in hexadecimal
         self.selectors = [Selector(self._book)]
 
@@ -54,7 +54,7 @@ class User:
         return f"User({self.name!r})"  # no hashes
 
     def copy(self) -> User:
-        """An independent copy, to try rules on."""
+        """Return an independent copy on which rules can be tried."""
         twin = User(self.name, self._book)
         twin.is_on, twin.needs_no_password, twin.sanitizes = self.is_on, self.needs_no_password, self.sanitizes
         twin._passwords = self._passwords.copy()
@@ -63,21 +63,21 @@ class User:
 
     @property
     def root(self) -> Selector:
-        """The selector of rules outside parentheses."""
+        """Return the selector of rules outside parentheses."""
         return self.selectors[0]
 
     @property
     def is_unrestricted(self) -> bool:
-        """Whether no call is ever denied."""
+        """Return whether every call is allowed."""
         return any(selector.is_unrestricted for selector in self.selectors)
 
     @property
     def passwords(self) -> list[bytes]:
-        """The hashes, oldest first."""
+        """Return the hashes, oldest first."""
         return list(self._passwords)
 
     def accepts(self, password: bytes) -> bool:
-        """Whether the user may log in with this; how long it takes tells nothing about the passwords."""
+        """Return whether the user may log in with this password. The time it takes does not depend on the passwords."""
         digest = hashed(password)
         fits = False
         for known in self._passwords:
@@ -87,7 +87,7 @@ class User:
     # Rules
 
     def apply(self, rule: bytes) -> None:
-        """Follow a rule of SETUSER, or raise BadRule."""
+        """Apply a rule of SETUSER. Raises BadRule."""
         match rule.lower():
             case b"on" | b"off" as word:
                 self.is_on = word == b"on"
@@ -111,12 +111,12 @@ class User:
                 self.root.apply(rule)
 
     def allow_everything(self) -> None:
-        """As the default user is at first: on, without a password, everything allowed."""
+        """Become like the initial default user: on, without a password, everything allowed."""
         for rule in (b"on", b"nopass", b"allkeys", b"allchannels", b"allcommands"):
             self.apply(rule)
 
     def _follow_password(self, rule: bytes) -> None:
-        """`>password` or `#hash` adds one, `<password` or `!hash` takes it away."""
+        """Add a password for `>password` or `#hash`; remove it for `<password` or `!hash`."""
         is_hash = rule[:1] in (b"#", b"!")
         if is_hash and not _HASH.fullmatch(rule[1:]):
             raise BadRule(rule, Why.BAD_HASH)
@@ -141,9 +141,9 @@ class User:
     # What they allow
 
     def denial(self, row: Command, argv: list[bytes]) -> Denial | None:
-        """Why a call is not allowed, None if it is.
+        """Return why a call is denied, or None.
 
-        Of several selectors that deny it, the one is told that came furthest: a channel before a key before the
+        Of several selectors that deny it, the denial that came furthest is reported: a channel before a key before the
         command, and of keys the later one.
         """
         told: Denial | None = None
@@ -156,7 +156,7 @@ class User:
         return told
 
     def may_listen(self, channels: Iterable[bytes], *, are_patterns: bool = False) -> bool:
-        """Whether each of these may still be subscribed to."""
+        """Return whether the user may subscribe to all of these."""
         return all(
             any(selector.allows_channel(channel, is_pattern=are_patterns) for selector in self.selectors)
             for channel in channels
@@ -166,20 +166,20 @@ class User:
 
     @property
     def flags(self) -> list[bytes]:
-        """As GETUSER shows them."""
+        """Return the flags as GETUSER shows them."""
         sanitize = b"sanitize-payload" if self.sanitizes else b"skip-sanitize-payload"
         nopass = [b"nopass"] if self.needs_no_password else []
         return [b"on" if self.is_on else b"off", *nopass, sanitize]
 
     def describe(self) -> bytes:
-        """A line of ACL LIST, which is also one of an ACL file."""
+        """Return the line of ACL LIST, which is also a line of an ACL file."""
         passwords = [b"#" + digest for digest in self._passwords]
         others = [b"(" + selector.describe() + b")" for selector in self.selectors[1:]]
         return b" ".join([b"user", self.name, *self.flags, *passwords, self.root.describe(), *others])
 
 
 def merged(rules: Iterable[bytes]) -> list[bytes]:
-    """Rules with each selector in one piece, however many words it came in; Unmatched if one is not closed."""
+    """Join the words of each selector into one rule. Raises Unmatched if a parenthesis is not closed."""
     found: list[bytes] = []
     opened: list[bytes] = []
     for rule in rules:

@@ -1,7 +1,7 @@
-"""Which keyspace events are told, and under which channel names; the setting `notify-keyspace-events`.
+"""Keyspace events: which are published, and on which channels (the setting `notify-keyspace-events`).
 
-Each event has a class letter. The setting holds class letters and K or E (or both) for the kind of channel; nothing
-is told without one of these. `A` stands for the classes in `ALL`.
+Each event has a class letter. The setting has class letters, and K or E (or both) for the kind of channel; without K or
+E nothing is published. `A` stands for the classes in `ALL`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from millstream.engine.outcome import Event
 
 ALL: Final = "g$lshzxetda"
 _CLASSES: Final = ALL + "noc"  # in the order they are printed
-_OTHERS: Final = "KEmSTIV"  # printed behind the classes; S T I V are of hash fields, which nobody here reports
+_OTHERS: Final = "KEmSTIV"  # printed after the classes; S T I V are for hash fields, which this server does not report
 
 BAD_CLASS: Final = "Invalid event class character. Use 'Ag$lshzxeKEtmdnocaSTIV'."
 
 
 def parse(text: bytes) -> frozenset[str] | None:
-    """The letters of a setting, `A` spelt out; None if one of them is unknown."""
+    """Return the letters of a setting with `A` expanded, or None if one is unknown."""
     letters: set[str] = set()
     for letter in text.decode("latin-1"):
         if letter == "A":
@@ -31,7 +31,7 @@ def parse(text: bytes) -> frozenset[str] | None:
 
 
 def to_text(letters: frozenset[str]) -> bytes:
-    """The setting in its normal form. A complete set of classes is `A`, and then n, o and c are not shown."""
+    """Return the setting in its normal form. A complete set of classes is `A`, and then n, o and c are not shown."""
     if letters.issuperset(ALL):
         classes = "A"
     else:
@@ -40,7 +40,7 @@ def to_text(letters: frozenset[str]) -> bytes:
 
 
 def messages(event: Event, letters: frozenset[str]) -> list[tuple[bytes, bytes]]:
-    """The (channel, payload) pairs that tell of an event: keyspace first, then keyevent."""
+    """Yield the (channel, payload) pairs of an event: keyspace first, then keyevent."""
     if event.kind not in letters:
         return []
     told = []

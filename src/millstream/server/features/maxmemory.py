@@ -1,13 +1,13 @@
-"""`maxmemory`: how much memory the keys take, and the gate that refuses commands that would take more.
+"""`maxmemory`: the memory of the keys, and the gate that refuses commands that need more.
 
     a command that changed something ──▶ account ──▶ the sizes of its keys ──▶ total
     a command that may take memory ──▶ gate ──▶ OOM while the total is above the limit
 
-Counted is what `sizes` reckons of keys and values, and what subscriptions take. The memory of the process would not
-do: it does not shrink when keys are deleted, and those who make room must be let in again. A value is looked at as a
-whole only when an eighth of it may have changed since the last time; in between its size follows its length. So an
-account takes a microsecond or two, however large the value, and the total is a few per cent off (docs/memory.md).
-Without a limit nothing is counted.
+The total is what `value_sizes` estimates for keys and values, plus subscriptions. The memory of the process would not
+do: it does not shrink when keys are deleted, and then writers must be let in again. A value is measured as a whole only
+when an eighth of it may have changed since the last time; in between its size follows its length. So `account` takes a
+microsecond or two for a value of any size, and the total is a few per cent off (docs/memory.md). Without a limit
+nothing is counted.
 
 Nothing is evicted, whatever `maxmemory-policy` says.
 """
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from millstream.server.core.session import Session
 
 OUT_OF_MEMORY: Final = "OOM command not allowed when used memory > 'maxmemory'."
-STARTUP: Final = 1 << 20  # counted for the server itself, whatever Python takes
+STARTUP: Final = 1 << 20  # bytes counted for the server itself
 
-_ENTRY: Final = 100  # what counting a key takes
-_SMALL: Final = 16  # a value with no more parts is looked at each time
-_PART: Final = 8  # others, when more than an eighth of them may have changed
-_MOST_BLOCKS: Final = 2048  # of a stream that are looked at, evenly spread: two milliseconds
-_MOST_PARTS: Final = 100_000  # of another value, from the first one on
-_SURVEYED: Final = 1000  # keys of a database that are looked at while nothing is counted
+_ENTRY: Final = 100  # bytes of the record of a counted key
+_SMALL: Final = 16  # a value with at most so many parts is measured each time
+_PART: Final = 8  # larger ones are measured when more than an eighth may have changed
+_MOST_BLOCKS: Final = 2048  # blocks of a stream that are measured, evenly spread: two milliseconds
+_MOST_PARTS: Final = 100_000  # parts of another value that are measured, from the first on
+_SURVEYED: Final = 1000  # keys of a database that are measured without a limit
 _SAMPLES: Final = 5  # parts of each of their values
 _RECOUNT_MS: Final = 1000
 _WHOLE_DATABASES: Final = frozenset({"flushall", "flushdb", "swapdb"})
 
 
 class _Weighed:
-    """A collection as it was when it was last looked at, and what has happened to it since then."""
+    """A collection as it was at its last measurement, and its changes since then."""
 
     __slots__ = ("_changes", "_incoming", "_length", "_whole", "size", "value")
 
@@ -58,11 +58,11 @@ class _Weighed:
         most = _MOST_BLOCKS if type(self.value) is Stream else _MOST_PARTS
         self._whole = value_sizes.of_value(self.value, most)
         self._length = len(self.value)
-        self._incoming = 0  # bytes that commands on it have brought
-        self._changes = 0  # such commands
+        self._incoming = 0  # bytes that commands have brought since the last measurement
+        self._changes = 0  # number of these commands
 
     def follow(self, own: int, incoming: int) -> None:
-        """A command has changed it and brought some bytes; `own` is what its key takes."""
+        """Follow a command that has changed the collection and brought some bytes. `own` is the size of the key."""
         length = len(self.value)
         slack = self._length // _PART
         self._changes += 1
@@ -80,11 +80,11 @@ class _Weighed:
 
 
 class Memory:
-    """The memory of a hub's keys. Everything is called under its lock."""
+    """The memory of a hub's keys. Every method is called under its lock."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._keyspace: Keyspace | None = None  # the one that is counted
+        self._keyspace: Keyspace | None = None  # the keyspace that is counted
         self._counted: list[dict[bytes, int | _Weighed]] = []  # by database
         self._recounted_ms = 0
         self._peak = 0
@@ -94,7 +94,7 @@ class Memory:
     # The limit
 
     def set_limit(self, limit: int) -> None:
-        """The setting `maxmemory`. The first limit makes all keys be counted, which takes seconds a million."""
+        """Apply the setting `maxmemory`. The first limit measures all keys, which takes seconds per million."""
         was_counting = self._hub.counts_memory
         self.limit = limit
         self._hub.counts_memory = limit > 0
@@ -109,12 +109,12 @@ class Memory:
 
     @property
     def is_over(self) -> bool:
-        """Whether more is used than allowed."""
+        """Return whether more memory is used than allowed."""
         return 0 < self.limit < STARTUP + self.total + self._hub.pubsub.size
 
     def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
-        """The reason to refuse a command, if there is one; EXEC is refused for what is queued."""
-        if row.group == "pubsub" and "denyoom" in row.flags:  # what it would take is known: its names
+        """Return the reason to refuse a command, or None. EXEC is refused for the commands in its queue."""
+        if row.group == "pubsub" and "denyoom" in row.flags:  # only names are added, whose size is known
             needed = STARTUP + self.total + self._hub.pubsub.size + sum(map(len, argv))
             return CommandError(OUT_OF_MEMORY) if needed > self.limit else None
         if not self.is_over:
@@ -125,7 +125,7 @@ class Memory:
     # Counting
 
     def account(self, row: Command, argv: list[bytes], call: ServerCall) -> None:
-        """A command has changed something: its keys may be larger or smaller now."""
+        """Measure the keys that a command has changed."""
         if row.name in _WHOLE_DATABASES or self._hub.keyspace is not self._keyspace:
             self.recount()
             return
@@ -137,14 +137,14 @@ class Memory:
             self._find_lost()
 
     def weigh(self, places: Iterable[Place], incoming: int = 0) -> None:
-        """These keys have changed; `incoming` bytes came with the command that changed them."""
+        """Measure these keys. `incoming` bytes came with the command that changed them."""
         databases = self._hub.keyspace.databases
         for index, key in places:
             self.total += self._difference(databases[index], key, incoming)
         self._peak = max(self._peak, STARTUP + self.total)
 
     def _difference(self, database: Database, key: bytes, incoming: int) -> int:
-        """Count a key; by how many bytes it differs from when it was last counted."""
+        """Measure a key. Returns the difference to its last size."""
         counted = self._counted[database.index]
         known = counted.get(key)
         old = known.size if type(known) is _Weighed else cast(int, known or 0)
@@ -162,7 +162,7 @@ class Memory:
         return known.size - old
 
     def recount(self) -> None:
-        """Count everything anew."""
+        """Measure all keys again."""
         self._keyspace = self._hub.keyspace
         self._recounted_ms = self._hub.now_ms()
         self._counted = [{} for _ in self._keyspace.databases]
@@ -171,7 +171,7 @@ class Memory:
             self.weigh([(database.index, key) for key in database.values])
 
     def _find_lost(self) -> None:
-        """Keys have come or gone that no command told of (a file was loaded): count anew, but not all the time."""
+        """Measure all keys again, at most so often, if keys have changed without a command (a file was loaded)."""
         if not 0 <= self._hub.now_ms() - self._recounted_ms < _RECOUNT_MS:
             self.recount()
 
@@ -179,7 +179,7 @@ class Memory:
 
     @property
     def used(self) -> int:
-        """Bytes that are used: counted, or, while nothing is counted, reckoned from some of the keys."""
+        """Return the used bytes: the total, or without a limit an estimate from some of the keys."""
         keyspace = self._hub.keyspace
         if self.limit and any(
             len(counted) != len(database.values) for counted, database in zip(self._counted, keyspace, strict=False)
@@ -191,18 +191,18 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most that `used` is known to have been."""
+        """Return the highest known value of `used`."""
         return self._peak
 
 
 def of_key(database: Database, key: bytes, samples: int) -> int:
-    """What a key and its value take; of the value's parts so many are looked at, 0: all."""
+    """Return the bytes of a key and its value. `samples` parts of the value are measured, 0: all."""
     return value_sizes.of_key(key, expires=key in database.expires) + value_sizes.of_value(
         database.values[key], samples
     )
 
 
 def _survey(database: Database) -> int:
-    """What the keys of a database take, if all are as the first ones are."""
+    """Return the bytes of a database, extrapolated from its first keys."""
     known = [of_key(database, key, _SAMPLES) for key in islice(database.values, _SURVEYED)]
     return sum(known) * len(database.values) // len(known) if known else 0

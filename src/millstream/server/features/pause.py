@@ -1,8 +1,8 @@
-"""CLIENT PAUSE: commands wait, all of them or those that write, until a time or CLIENT UNPAUSE.
+"""CLIENT PAUSE: all commands, or those that write, wait until a time or CLIENT UNPAUSE.
 
-A command that has to wait makes its connection wait, as one that blocks does; when the pause is over it is run as if
-it had come only then. The pause is one of the hub's gates, and is there only while it lasts. Keys whose time has come
-are gone for whoever asks, and are removed when the pause is over: their removal would be a change.
+A paused command blocks its connection; after the pause it runs as if it had just arrived. The pause is one of the hub's
+gates and exists only while it lasts. Keys that expire meanwhile are hidden at once and removed after the pause, because
+their removal would be a change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from millstream.server.core.hub import Hub
     from millstream.server.core.session import Session
 
-# What is told to replicas although it is no write.
+# Replicas get these although they are not writes.
 _REACHING_OUT: Final = frozenset({"publish", "spublish"})
 _SCRIPTS: Final = frozenset({"eval", "evalsha", "fcall"})
 
 
 class Postponed(CommandError):
-    """No error: the command is to wait until the pause is over. Never sent to anybody."""
+    """Signals that the command has to wait until the pause is over. Never sent to a client."""
 
 
 class Pause:
@@ -36,15 +36,15 @@ class Pause:
         self._hub = hub
         self._until_ms: int | None = None
         self._waiting: dict[Waiter, Session] = {}
-        self.is_of_all = False  # else of commands that write
+        self.is_of_all = False  # False: only commands that write wait
 
     @property
     def until_ms(self) -> int | None:
-        """When it ends by itself, None if there is none."""
+        """Return when the pause ends by itself, or None without a pause."""
         return self._until_ms
 
     def begin(self, until_ms: int, *, of_all: bool) -> None:
-        """Pause. Of two pauses the later end and the stricter rule hold."""
+        """Begin a pause. Of two pauses the later end and the stricter rule apply."""
         if self._until_ms is None:
             self._hub.gates.append(self.gate)
             self.is_of_all = False
@@ -54,7 +54,7 @@ class Pause:
         self._hub.keep_swept()
 
     def end(self) -> None:
-        """Let everything go on, in the order it came."""
+        """End the pause and run what has waited, in the order of arrival."""
         if self._until_ms is None:
             return
         self._until_ms = None
@@ -68,12 +68,12 @@ class Pause:
         self._hub.keep_swept()
 
     def end_if_due(self, now_ms: int) -> None:
-        """Let everything go on if it is time."""
+        """End the pause if its time is over."""
         if self._until_ms is not None and now_ms >= self._until_ms:
             self.end()
 
     def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
-        """Whether a command has to wait. What runs already, a script or a transaction, is not held up."""
+        """Return Postponed if a command has to wait. A running script or transaction is not paused."""
         if session.is_running or not session.id:
             return None
         return Postponed("ERR paused") if self.is_of_all or self._writes(session, row, argv) else None
@@ -86,11 +86,11 @@ class Pause:
         return "write" in row.flags or row.name in _REACHING_OUT
 
     def postpone(self, session: Session, row: Command, argv: list[bytes]) -> Waiter:
-        """Let a command wait for the end of the pause."""
+        """Make a command wait for the end of the pause."""
         waiter = self._hub.block(session, row, Wait((), 0, argv), session.db, session.protocol)
         self._waiting[waiter] = session
         return waiter
 
     def holds(self, waiter: Waiter) -> bool:
-        """Whether this wait is one for the end of the pause."""
+        """Return whether this wait is one for the end of the pause."""
         return waiter in self._waiting

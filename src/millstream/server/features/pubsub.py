@@ -1,6 +1,6 @@
-"""Channels, patterns and shard channels: who is subscribed, and how a message reaches them.
+"""Channels, patterns and shard channels: their subscribers, and how a message reaches them.
 
-What a subscriber is sent is a push message, encoded once for each protocol however many receive it.
+A message is encoded once for each protocol, whatever the number of its receivers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from millstream.engine.outcome import Push
 from millstream.engine.text.glob import compiled
 from millstream.server.protocol.resp import encode
 
-_SUBSCRIPTION: Final = 300  # bytes that one takes besides its name: two dicts know of it
+_SUBSCRIPTION: Final = 300  # bytes of a subscription besides its name: two dicts refer to it
 
 
 class Subscriber(Protocol):
-    """A session, as far as this module knows it."""
+    """The part of a session that this module uses."""
 
     protocol: int
 
@@ -24,13 +24,13 @@ class Subscriber(Protocol):
 
 
 class Topics:
-    """Names (channels, patterns, or shard channels) to their subscribers, in the order they came."""
+    """Names (channels, patterns, or shard channels) and their subscribers, oldest first."""
 
     __slots__ = ("by_name", "kind", "size")
 
     def __init__(self, kind: bytes) -> None:
-        self.size = 0  # bytes that subscriptions take, about
-        self.kind = kind  # the word before `subscribe` in messages: nothing, `p` or `s`
+        self.size = 0  # approximate bytes of the subscriptions
+        self.kind = kind  # the prefix of `subscribe` in messages: nothing, `p` or `s`
         self.by_name: dict[bytes, dict[Subscriber, None]] = {}
 
     def add(self, name: bytes, subscriber: Subscriber) -> None:
@@ -51,7 +51,7 @@ class Topics:
         return len(self.by_name.get(name, ()))
 
     def matching(self, pattern: bytes | None) -> list[bytes]:
-        """The names that fit a pattern, or all."""
+        """Return the names that match a pattern, or all names."""
         if pattern is None:
             return list(self.by_name)
         return list(filter(compiled(pattern), self.by_name))
@@ -69,11 +69,11 @@ class PubSub:
 
     @property
     def size(self) -> int:
-        """Bytes that all subscriptions take, about."""
+        """Return the approximate bytes of all subscriptions."""
         return self.channels.size + self.patterns.size + self.shards.size
 
     def publish(self, channel: bytes, payload: bytes) -> int:
-        """Send a message to the channel's subscribers, then to those of matching patterns; how many copies."""
+        """Send a message to subscribers of the channel, then of matching patterns. Returns the number of copies."""
         if not self.channels.by_name and not self.patterns.by_name:
             return 0
         copies = 0
@@ -86,7 +86,7 @@ class PubSub:
         return copies
 
     def publish_to_shard(self, channel: bytes, payload: bytes) -> int:
-        """Send a message to the shard channel's subscribers; how many."""
+        """Send a message to the shard channel's subscribers. Returns their number."""
         subscribers = self.shards.by_name.get(channel)
         return _send(subscribers, Push([b"smessage", channel, payload])) if subscribers else 0
 

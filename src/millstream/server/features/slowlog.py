@@ -1,11 +1,11 @@
-"""Commands that took long: the slow log, and the latency monitor's peaks by kind of event.
+"""Slow commands: the slow log, and the latency monitor's peaks by kind of event.
 
     a command took a while ──▶ Watchman.note ──▶ slow log, if above slowlog-log-slower-than (microseconds)
                                             └──▶ peaks, if at or above latency-monitor-threshold (milliseconds)
 
-Whoever times a command compares with one number, `Watchman.from_ns`; nothing more is done for a quick one. Commands
-that take the short way (`express`) are timed together and not looked at here, unless the threshold is below a
-millisecond: then everything takes the long way.
+A caller compares the time of a command with one number, `Watchman.from_ns`; a quick command costs nothing more.
+Commands on the fast path are timed in batches and do not come here, unless the threshold is below a millisecond: then
+all commands take the general path.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from millstream.server.core.stats import Stats
 
 SETTINGS: Final = frozenset({"slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold"})
-_KEPT_PEAKS: Final = 160  # of one event, as Redis keeps them
+_KEPT_PEAKS: Final = 160  # peaks per event, as in Redis
 
 
 @dataclass(frozen=True, slots=True)
 class SlowCommand:
-    """One line of the slow log."""
+    """An entry of the slow log."""
 
     number: int
     at_s: int  # Unix time
@@ -39,18 +39,18 @@ class SlowCommand:
     argv: list[bytes]  # shortened, and without secrets
     address: bytes
     name: bytes
-    words: int  # of the command as it was sent
+    words: int  # bytes of the command as it was sent
 
 
 @dataclass(slots=True)
 class Peaks:
-    """How long events of one kind took: the worst of each second, and the worst of all."""
+    """Durations of one kind of event: the worst of each second, and the worst of all."""
 
     samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_KEPT_PEAKS))  # (Unix s, ms)
     highest: int = 0
 
     def add(self, at_s: int, ms: int) -> None:
-        """Note one; of several in a second only the worst is kept."""
+        """Note a duration. Of several in a second only the worst is kept."""
         self.highest = max(self.highest, ms)
         if self.samples and self.samples[-1][0] == at_s:
             ms = max(ms, self.samples.pop()[1])
@@ -58,14 +58,14 @@ class Peaks:
 
 
 class Watchman:
-    """What is remembered of slow commands. Everything is called under the hub's lock."""
+    """The slow log and the latency peaks of a hub. Every method is called under its lock."""
 
     __slots__ = ("_config", "_limit_ns", "_next", "_peak_ns", "entries", "from_ns", "peaks")
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._next = 0
-        self.entries: deque[SlowCommand] = deque()  # the latest first
+        self.entries: deque[SlowCommand] = deque()  # latest first
         self.peaks: dict[str, Peaks] = {}
         self.follow_settings()
 
@@ -75,18 +75,18 @@ class Watchman:
         peak_ms = self._config.number("latency-monitor-threshold")
         self._limit_ns: float = slower_than * 1000 if slower_than >= 0 else math.inf
         self._peak_ns: float = peak_ms * 1_000_000 if peak_ms else math.inf
-        self.from_ns: float = min(self._limit_ns, self._peak_ns)  # what is quicker is of no interest
+        self.from_ns: float = min(self._limit_ns, self._peak_ns)  # quicker commands are not recorded
         self._shorten()
 
     @property
     def wants_everything(self) -> bool:
-        """Whether even commands that are timed together must be timed one by one."""
+        """Return whether commands must be timed one by one instead of in batches."""
         return self.from_ns < 1_000_000
 
     def note(
         self, session: Session, row: Command, argv: list[bytes], nanoseconds: int, now_ms: int, stats: Stats
     ) -> None:
-        """A command took at least `from_ns`."""
+        """Record a command that took at least `from_ns`."""
         self.note_event("fast-command" if "fast" in row.flags else "command", nanoseconds, now_ms)
         if nanoseconds < self._limit_ns or "skip_slowlog" in row.flags:
             return
@@ -100,16 +100,16 @@ class Watchman:
         self._shorten()
 
     def note_event(self, event: str, nanoseconds: int, now_ms: int) -> None:
-        """Something that is no command took so long."""
+        """Record the duration of an event that is not a command."""
         if nanoseconds >= self._peak_ns:
             self.peaks.setdefault(event, Peaks()).add(now_ms // 1000, nanoseconds // 1_000_000)
 
     def latest(self, count: int) -> Iterable[SlowCommand]:
-        """The latest so many, or all if negative."""
+        """Return the latest `count` entries, or all if negative."""
         return islice(self.entries, None if count < 0 else count)
 
     def forget_peaks(self, events: Iterable[str]) -> int:
-        """Forget the peaks of these kinds of events; how many there were."""
+        """Forget the peaks of these kinds of events. Returns the number of kinds that had some."""
         return sum(self.peaks.pop(event, None) is not None for event in events)
 
     def _shorten(self) -> None:
@@ -118,7 +118,7 @@ class Watchman:
             self.entries.pop()
 
     def _trimmed(self, argv: list[bytes]) -> list[bytes]:
-        """The words, long ones cut and of many only the first; what is left out is counted."""
+        """Shorten a command: cut long words and drop words after the first ones, with counts of what is left out."""
         words = self._config.number("slowlog-entry-max-argc")
         size = self._config.number("slowlog-entry-max-string-len")
         kept = argv if len(argv) <= words else argv[: words - 1]

@@ -1,11 +1,11 @@
-"""Client-side caching: who has read which key, and is told when it changes (CLIENT TRACKING).
+"""Client-side caching (CLIENT TRACKING): clients are notified when keys change that they have read.
 
     GET k of a session that tracks ──▶ readers of k               k changed ──▶ `invalidate [k]`, k has no readers
-    BCAST PREFIX p                 ──▶ those who hear of all p…   k changed ──▶ `invalidate [k …]`, once a turn
+    BCAST PREFIX p                 ──▶ listeners to all p…        k changed ──▶ `invalidate [k …]`, once a turn
 
-Keys are names only: the same name in another database counts as the same key, as in Redis. A session with REDIRECT
-has its messages sent to another one. Messages go to RESP3 connections as pushes, and to RESP2 connections that
-subscribe to `__redis__:invalidate`; to others they do not go at all.
+A key is a name only: the same name in another database counts as the same key, as in Redis. With REDIRECT another
+session gets the messages. RESP3 connections get them as pushes, RESP2 connections only if they subscribe to
+`__redis__:invalidate`.
 """
 
 from __future__ import annotations
@@ -25,48 +25,52 @@ if TYPE_CHECKING:
     from millstream.server.features.watch import Place
 
 CHANNEL: Final = b"__redis__:invalidate"
-# Scripts that only read: what counts are the commands they run.
+# Scripts that only read: the commands they run count instead.
 _NOT_READING: Final = frozenset({"eval_ro", "evalsha_ro", "fcall_ro"})
 
 
 @dataclass(slots=True)
 class Subscription:
-    """How one session tracks."""
+    """The tracking options of a session."""
 
-    redirect: int = 0  # the id of the session that gets the messages; 0: itself
+    redirect: int = 0  # the id of the session that gets the messages; 0: this session
     bcast: bool = False
     optin: bool = False
     optout: bool = False
-    noloop: bool = False  # not of what the session itself changes
-    caching: bool | None = None  # CLIENT CACHING for the next command
+    noloop: bool = False  # the session does not get its own changes
+    caching: bool | None = None  # from CLIENT CACHING, for the next command
     is_broken: bool = False  # the session it redirects to has gone
     prefixes: dict[bytes, None] = field(default_factory=dict)
 
     @property
     def remembers(self) -> bool:
-        """Whether what is read now will be told of."""
+        """Return whether changes of the keys read now will be reported."""
         if self.optin:
             return self.caching is True
         return not self.bcast and not (self.optout and self.caching is False)
 
 
 class Tracking:
-    """Who is told of which changed keys. Everything is called under the hub's lock."""
+    """The readers of each key, and the listeners to prefixes. Every method is called under the hub's lock."""
 
     __slots__ = ("_changed", "_hub", "_prefixes", "_readers", "is_on", "sessions")
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.sessions: dict[Session, Subscription] = {}
-        self._readers: dict[bytes, dict[int, None]] = {}  # key to ids; an id may be of one that tracks no more
+        self._readers: dict[
+            bytes, dict[int, None]
+        ] = {}  # key to session ids; some of these sessions may have stopped tracking
         self._prefixes: dict[bytes, dict[Session, None]] = {}
-        self._changed: dict[bytes, dict[bytes, Session | None]] = {}  # prefix to keys, and who changed each
+        self._changed: dict[
+            bytes, dict[bytes, Session | None]
+        ] = {}  # prefix to changed keys and the session that changed each
         self.is_on = False  # somebody tracks
 
     # Who tracks
 
     def start(self, session: Session, wanted: Subscription) -> None:
-        """Let a session track, or change how it does; prefixes are added to those it has."""
+        """Let a session track, or change its options. Prefixes are added to those it has."""
         known = self.sessions.get(session)
         if known is not None:
             wanted.prefixes = known.prefixes | wanted.prefixes
@@ -77,7 +81,7 @@ class Tracking:
         self._note()
 
     def stop(self, session: Session) -> None:
-        """Let a session track no more. What it has read is forgotten when it changes."""
+        """Stop tracking for a session. The keys it has read are forgotten when they change."""
         subscription = self.sessions.pop(session, None)
         if subscription is None:
             return
@@ -96,28 +100,28 @@ class Tracking:
         self._hub.observe()
 
     def of(self, session: Session) -> Subscription | None:
-        """How a session tracks, None if it does not."""
+        """Return the options of a session, or None if it does not track."""
         return self.sessions.get(session)
 
     @property
     def keys(self) -> int:
-        """How many keys have readers that will be told."""
+        """Return the number of keys with readers."""
         return len(self._readers)
 
     @property
     def items(self) -> int:
-        """How many pairs of a key and a reader there are."""
+        """Return the number of pairs of a key and a reader."""
         return sum(map(len, self._readers.values()))
 
     @property
     def prefixes(self) -> int:
-        """How many prefixes somebody hears of."""
+        """Return the number of prefixes with listeners."""
         return len(self._prefixes)
 
     # Reading
 
     def after(self, session: Session, row: Command, argv: list[bytes]) -> None:
-        """A command of a session has run: remember what it read; CLIENT CACHING was about this one only."""
+        """Remember the keys that a command has read. CLIENT CACHING applies to this command only."""
         subscription = self.sessions.get(session)
         if subscription is None:
             return
@@ -127,13 +131,13 @@ class Tracking:
             self.keep_limit()
 
     def next_command(self, session: Session, row: Command) -> None:
-        """A request has been dealt with: CLIENT CACHING was about it, unless it was the CLIENT CACHING itself."""
+        """End the effect of CLIENT CACHING after a request, unless the request was CLIENT CACHING itself."""
         subscription = self.sessions.get(session)
         if subscription is not None and session.queue is None and not row.name.startswith("client|"):
             subscription.caching = None
 
     def keep_limit(self) -> None:
-        """Forget keys above `tracking-table-max-keys`, the longest known first; their readers are told."""
+        """Forget keys above `tracking-table-max-keys`, the oldest first, and notify their readers."""
         most = self._hub.config.number("tracking-table-max-keys")
         while most and len(self._readers) > most:
             self._invalidate(next(iter(self._readers)), None)
@@ -141,7 +145,7 @@ class Tracking:
     # Changing
 
     def touched(self, places: Iterable[Place], events: list[Event], by: Session | None) -> None:
-        """Keys were modified by a session, or by nobody; those that ran out were modified by nobody."""
+        """Report keys that a session has modified; None for changes without a session, such as an expiry."""
         expired = {event.key for event in events if event.kind == "x"}
         for _, key in places:
             culprit = None if key in expired else by
@@ -152,28 +156,28 @@ class Tracking:
                     self._changed.setdefault(prefix, {})[key] = culprit
 
     def flushed(self) -> None:
-        """All keys are gone: everybody who tracks is told so."""
+        """Report to every tracking session that all keys are gone."""
         self._readers.clear()
         for session in list(self.sessions):
             self._tell(session, None)
 
     def _invalidate(self, key: bytes, by: Session | None) -> None:
-        """Tell a key's readers that it changed, but those who did it and do not want to hear of that."""
+        """Notify the readers of a key. A session with NOLOOP does not get its own changes."""
         for number in self._readers.pop(key):
             reader = self._hub.sessions.get(number)
             subscription = self.sessions.get(reader) if reader is not None else None
             if reader is None or subscription is None or subscription.bcast:
-                continue  # has gone, or tracks otherwise now
+                continue  # the session is gone or tracks in another way now
             if not (subscription.noloop and reader is by):
                 self._tell(reader, [key])
 
     @property
     def has_changes(self) -> bool:
-        """Whether `broadcast` has something to say."""
+        """Return whether `broadcast` has messages to send."""
         return bool(self._changed)
 
     def broadcast(self) -> None:
-        """Tell those who hear of prefixes what has changed since the last time."""
+        """Send the listeners to prefixes the keys that have changed since the last call."""
         changed, self._changed = self._changed, {}
         for prefix, keys in changed.items():
             for session in list(self._prefixes.get(prefix, ())):
@@ -185,7 +189,7 @@ class Tracking:
                     self._tell(session, told)
 
     def _may_read(self, session: Session, key: bytes) -> bool:
-        """Whether a session's user may read a key, else it is not told its name."""
+        """Return whether a session's user may read a key; otherwise its name is not sent."""
         user = self._hub.access.users.get(session.user)
         if user is None or session.is_trusted or user.is_unrestricted:
             return user is not None or session.is_trusted
@@ -194,7 +198,7 @@ class Tracking:
     # Telling
 
     def _tell(self, session: Session, keys: list[bytes] | None) -> None:
-        """Send a session, or the one it redirects to, the names of keys; None stands for all."""
+        """Send key names to a session or its redirection target; None stands for all keys."""
         subscription = self.sessions[session]
         target: Session | None = session
         if subscription.redirect:

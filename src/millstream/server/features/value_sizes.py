@@ -1,11 +1,11 @@
-"""How many bytes of memory a value takes, reckoned from what CPython spends on its parts.
+"""Memory of a value in bytes, estimated from what CPython spends on its parts.
 
     bytes        a header of 33 bytes, rounded up to 16
-    containers   what sys.getsizeof tells of them in one step, and their parts
-    a stream     block by block: ids, packed entries; of what is pending, the lists and what they hold
+    containers   sys.getsizeof, and their parts
+    a stream     block by block: ids and packed entries; for pending entries the lists and their items
 
-Parts that cannot differ much are multiplied and not looked at. `samples` limits how many of the others are: 0 means
-all of them. How near this comes to what a process grows by: docs/memory.md.
+Parts of nearly equal size are multiplied instead of measured. `samples` limits the number of other parts that are
+measured; 0 means all. docs/memory.md compares the estimates with the growth of a process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from millstream.engine.streams.stream import Stream
 _INT: Final = 32
 _FLOAT: Final = 32
 _PAIR: Final = 64  # a tuple of two
-_TTL: Final = 170  # what a key that expires takes beside: a dictionary's slot, a time, its place in a heap
+_TTL: Final = 170  # what an expiry adds: a dict slot, a time, a heap item
 _STREAM: Final = 540  # a stream without entries
 _BLOCK: Final = 330  # a block without entries
-_GROUP: Final = 480  # a group of which nothing is pending
+_GROUP: Final = 480  # a group without pending entries
 _CONSUMER: Final = 224
 _HOLD: Final = 96
 _ID: Final = 48
@@ -35,12 +35,12 @@ _KEYS_TABLE: Final = 96  # an empty dictionary, without its table
 
 
 def of_key(key: bytes, *, expires: bool = False) -> int:
-    """A key's name and its places in the dictionaries of its database, one of which tells when it was last used."""
+    """Return the bytes of a key's name and of its slots in the dictionaries of its database."""
     return of_bytes(len(key)) + 2 * 60 + _INT + (_TTL if expires else 0)
 
 
 def of_value(value: object, samples: int = 0) -> int:
-    """What a key holds; of a collection at most so many parts are looked at."""
+    """Return the bytes of a value. Of a collection at most `samples` parts are measured."""
     match value:
         case bytes():
             return of_bytes(len(value))
@@ -60,8 +60,8 @@ def of_value(value: object, samples: int = 0) -> int:
 
 
 def of_bytes(size: int) -> int:
-    """A bytes object of this length."""
-    return (size + 48) & ~15 if size < 480 else (size + 56) & ~15  # beyond 512 bytes malloc adds a word
+    """Return the bytes of a bytes object of this length."""
+    return (size + 48) & ~15 if size < 480 else (size + 56) & ~15  # above 512 bytes malloc adds a word
 
 
 def _of(word: bytes) -> int:
@@ -69,7 +69,7 @@ def _of(word: bytes) -> int:
 
 
 def _of_dict(length: int) -> int:
-    """A dictionary that has grown to this length: its table has a power of two places, two thirds of them used."""
+    """Return the bytes of a dict that has grown to this length: its table size is a power of two, two thirds full."""
     places = 8
     while places * 2 // 3 < length:
         places *= 2
@@ -78,7 +78,7 @@ def _of_dict(length: int) -> int:
 
 
 def _parts(sizes: Iterable[int], count: int, samples: int, each: int = 0) -> int:
-    """The sum of some sizes, or what it would be if all were as the first ones are."""
+    """Return the sum of sizes, extrapolated from the first `samples` ones."""
     if not samples or samples >= count:
         return sum(sizes) + count * each
     return sum(islice(sizes, samples)) * count // samples + count * each
@@ -88,7 +88,7 @@ def _parts(sizes: Iterable[int], count: int, samples: int, each: int = 0) -> int
 
 
 def of_stream(stream: Stream, samples: int = 0) -> int:
-    """A stream with its entries, its groups, and what idempotent production remembers."""
+    """Return the bytes of a stream with its entries, groups and idempotency records."""
     blocks = stream.entries.blocks
     looked_at = blocks if not samples or samples >= len(blocks) else _spread_out(blocks, samples)
     size = sum(map(of_block, looked_at))
@@ -100,12 +100,12 @@ def of_stream(stream: Stream, samples: int = 0) -> int:
 
 
 def _spread_out(blocks: list[Block], samples: int) -> list[Block]:
-    """Some of the blocks, the last one among them: it is the one that is not packed."""
+    """Return evenly spread blocks, always with the last one, which is not packed."""
     return [blocks[at * (len(blocks) - 1) // max(samples - 1, 1)] for at in range(samples)]
 
 
 def of_block(block: Block) -> int:
-    """A run of entries with their ids."""
+    """Return the bytes of a block of entries with their ids."""
     count = len(block.ids)
     size = _BLOCK + sum(map(_of, block.names)) + 8 * count
     if count:
@@ -116,7 +116,7 @@ def of_block(block: Block) -> int:
 
 
 def of_group(group: Group, entries: int) -> int:
-    """A group: its consumers, and what is pending; ids beyond the stream's entries are kept by it alone."""
+    """Return the bytes of a group: consumers, pending entries, and ids that only the group keeps."""
     pending = group.pending
     orphans = max(len(pending.by_id) - entries, 0)
     size = _GROUP + getsizeof(pending.by_id) + _of_order(pending.order)
@@ -132,7 +132,7 @@ def of_group(group: Group, entries: int) -> int:
 
 
 def _of_queue(queue: HoldQueue, entries: int) -> int:
-    """Holds: a hold on several entries has up to three lists of them."""
+    """Return the bytes of holds. A hold on several entries has up to three lists."""
     holds = len(queue.holds)
     together = 24 * max(entries - holds, 0)
     return getsizeof(queue.holds) + holds * (_HOLD + _INT) + together

@@ -1,4 +1,4 @@
-"""WATCH: which sessions want to know whether a key changed before their EXEC."""
+"""WATCH: the sessions whose EXEC must fail if a key changes before it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Place: TypeAlias = tuple[int, bytes]  # a database and a key in it
 
 
 class KeyWatcher(Protocol):
-    """A session, as far as this module knows it."""
+    """The part of a session that this module uses."""
 
-    watched: dict[Place, bool]  # whether the key was not there when it was watched, or had run out unnoticed
+    watched: dict[Place, bool]  # whether the key was missing or had expired when the watch began
     watch_failed: bool
 
 
 class Watches:
-    """Watched keys to the sessions that watch them."""
+    """Watched keys and the sessions that watch them."""
 
     __slots__ = ("_keyspace", "_now_ms", "_watchers")
 
@@ -31,13 +31,13 @@ class Watches:
         return len(self._watchers)
 
     def add(self, watcher: KeyWatcher, place: Place, now_ms: int) -> None:
-        """Watch a key. One that has run out already is as good as gone: its removal will be no change."""
+        """Watch a key. A key that has already expired counts as missing: its removal is not a change."""
         if place not in watcher.watched:
             watcher.watched[place] = self._is_gone(place, now_ms)
             self._watchers.setdefault(place, {})[watcher] = None
 
     def drop(self, watcher: KeyWatcher) -> None:
-        """Watch nothing any more."""
+        """Remove all watches of a session."""
         for place in watcher.watched:
             others = self._watchers[place]
             del others[watcher]
@@ -47,17 +47,17 @@ class Watches:
         watcher.watch_failed = False
 
     def touch(self, place: Place) -> None:
-        """A key was modified."""
+        """Mark the watchers of a modified key."""
         watchers = self._watchers.get(place)
         if not watchers:
             return
         is_gone = self._is_gone(place, self._now_ms())
         for watcher in watchers:
-            if not (is_gone and watcher.watched[place]):  # SWAPDB may bring a key that has run out for none
+            if not (is_gone and watcher.watched[place]):  # SWAPDB can replace a missing key by an expired one
                 watcher.watch_failed = True
 
     def failed(self, watcher: KeyWatcher, now_ms: int) -> bool:
-        """Whether something this session watches has changed; running out counts, noticed or not."""
+        """Return whether a watched key has changed. An expiry counts, even if nothing has noticed it yet."""
         return watcher.watch_failed or any(
             not was_gone and self._has_run_out(place, now_ms) for place, was_gone in watcher.watched.items()
         )
