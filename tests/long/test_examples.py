@@ -1,4 +1,4 @@
-"""Tests that make up their examples, with many more of them: `make test` takes a part, so that it ends in minutes."""
+"""Tests that make up their examples, with more of them than in `make test`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ import pytest
 pytestmark = pytest.mark.long
 
 TESTS = Path(__file__).parents[1]
-MORE = {"MILLSTREAM_EXAMPLES": "400", "MILLSTREAM_PROGRAMS": "300"}
+MORE = {"MILLSTREAM_EXAMPLES": "200", "MILLSTREAM_PROGRAMS": "100"}
 WAIT_S = 1700
 
 
-def made_up() -> list[str]:
-    """The files whose examples hypothesis or a random generator makes up, and whose number the environment sets."""
-    words = ("from hypothesis import", "MILLSTREAM_PROGRAMS")
+def files_with(word: str) -> list[str]:
+    """The files of tests that say this."""
     found = (path for path in sorted(TESTS.rglob("test_*.py")) if path != Path(__file__))
-    return [str(path) for path in found if any(word in path.read_text() for word in words)]
+    return [str(path) for path in found if word in path.read_text()]
 
 
 @pytest.mark.timeout(WAIT_S + 60)
-def test_many_more_examples_hold() -> None:
-    files = made_up()
-    assert str(TESTS / "model" / "test_engine_machine.py") in files
-    words = ["-m", "pytest", "-p", "no:cacheprovider", "--timeout", str(WAIT_S), *files]
+@pytest.mark.parametrize(
+    ("word", "mark"), [("from hypothesis import", "hypothesis and not long"), ("MILLSTREAM_PROGRAMS", "not long")]
+)
+def test_many_more_examples_hold(word: str, mark: str) -> None:
+    files = files_with(word)
+    assert files
+    words = ["-m", "pytest", "-m", mark, "-p", "no:cacheprovider", "--timeout", str(WAIT_S), *files]
     done = subprocess.run(
         [sys.executable, *words],
         env=os.environ | MORE,
