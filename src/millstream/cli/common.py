@@ -53,10 +53,14 @@ def origin(url: str | None) -> str:
 
 
 def opened(url: str | None) -> Backend:
-    """Connect to the server that the command line, the environment or the default names."""
+    """Connect to the server that the command line, the environment or the default names; errors say which of them."""
     from millstream.client import connect
+    from millstream.errors import Unavailable
 
-    return connect(address(url))
+    try:
+        return connect(address(url))
+    except Unavailable as error:
+        raise Unavailable(f"{error} ({origin(url)})") from error
 
 
 def key_of(name: str) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import traceback
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -138,15 +137,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command line. Returns its exit code."""
     use_safe_streams()
     try:
-        code = _run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:  # `millstream tail … | head`: the reader has seen enough
-        return _detach_stdout(Exit.OK)
-    except OSError as error:  # a full disk behind `> file`
-        output.warn(f"standard output cannot be written: {error.strerror or error}")
-        return _detach_stdout(Exit.FAILED)
-    return code
+        return _run(arguments)
+    except output.Unwritable as error:
+        # Let Python flush nothing more at its end, which would complain a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.is_reader_gone:  # `millstream tail … | head`: the reader has seen enough
+            return Exit.OK
+        return _fail(f"standard output cannot be written: {error}", Exit.FAILED)
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -165,7 +162,7 @@ def _run(arguments: list[str] | None) -> int:
         return _fail(str(error), Exit.FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
+    except output.Unwritable:
         raise
     except Exception as error:
         return _wrong_use(error) if hasattr(error, "format_message") else _unexpected(error)
@@ -195,9 +192,3 @@ def _unexpected(error: Exception) -> int:
     output.warn(f"unexpected {type(error).__name__}: {error}")
     output.warn("please report it; MILLSTREAM_DEBUG=1 prints the traceback")
     return Exit.FAILED
-
-
-def _detach_stdout(code: Exit) -> int:
-    """Let Python flush nothing more at its end, which would complain a second time."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return code

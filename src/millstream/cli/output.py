@@ -22,6 +22,14 @@ GAP: Final = "  "  # between the columns of a table
 LONG: Final = frozenset({"error"})  # columns that may be cut to fit a terminal; ids and names never are
 
 
+class Unwritable(Exception):
+    """Standard output takes nothing more: its reader has ended, or its disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror or str(error))
+        self.is_reader_gone = isinstance(error, BrokenPipeError)
+
+
 def say(text: str) -> None:
     """Print text on standard output."""
     _write(sys.stdout, printable_lines(text))
@@ -40,8 +48,7 @@ def say_json(value: object) -> None:
 
 def write(text: str) -> None:
     """Print a piece of a line on standard output."""
-    if sys.stdout is not None:
-        print(printable_lines(text), end="", file=sys.stdout, flush=True)
+    _write(sys.stdout, printable_lines(text), end="")
 
 
 def to_json(value: object) -> str:
@@ -126,9 +133,13 @@ def plural(count: int, word: str, many: str | None = None) -> str:
     return f"{count} {word if count == 1 else many or word + 's'}"
 
 
-def _write(stream: TextIO | None, text: str) -> None:
-    if stream is not None:  # None: it was closed before the program began
-        print(text, file=stream, flush=True)
+def _write(stream: TextIO | None, text: str, end: str = "\n") -> None:
+    if stream is None:  # it was closed before the program began
+        return
+    try:
+        print(text, end=end, file=stream, flush=True)
+    except OSError as error:
+        raise Unwritable(error) from error
 
 
 def _plain(value: Any) -> str:
