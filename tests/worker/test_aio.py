@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream import Filter, LeaseLost, Reject, Retry
+from millstream import Backoff, Filter, LeaseLost, Reject, Retry
 from millstream.aio import Message, Stream
 from millstream.errors import DeliveryError
 
@@ -131,3 +131,63 @@ def test_cancelling_run_releases_what_is_in_hand(url: str) -> None:
         assert (audit.pending, audit.released) == (1, 1)
 
     run(main, url, shutdown_grace=0.1)
+
+
+def test_a_coroutine_handler_gets_a_message_with_awaited_words(url: str) -> None:
+    async def main() -> tuple[list[str], Any]:
+        said: list[str] = []
+        async with Stream[dict[str, int]]("orders", url, group="g", backoff=Backoff(0.01)) as stream:
+
+            @stream.middleware
+            async def hook(call_next: Any, message: Message[Any]) -> None:
+                said.append(type(message).__module__)
+                await call_next(message)
+
+            @stream.handler(concurrency=1)
+            async def handle(data: dict[str, int], message: Message[dict[str, int]]) -> None:
+                match data["n"]:
+                    case 1:
+                        await message.ack()
+                    case 2:
+                        await message.reject("no")
+                    case 3 if message.attempt == 1:
+                        await message.retry(0.01)
+                    case _:
+                        async with message:
+                            said.append(f"{data['n']} again")
+                assert message.is_settled
+
+            await stream.publish_many([{"n": n} for n in (1, 2, 3)])
+            work = asyncio.create_task(stream.run(until_idle=True))
+            await asyncio.wait_for(work, 30)
+            return said, await stream.audit()
+
+    said, audit = asyncio.run(main())
+    assert set(said) == {"millstream.worker.aio", "3 again"}
+    assert (audit.done, audit.dead) == (2, 1)
+
+
+def test_a_function_as_handler_gets_the_blocking_message(url: str) -> None:
+    async def main() -> Any:
+        async with Stream[int]("orders", url, group="g") as stream:
+            stream.handler(lambda data, message: message.ack())
+            await stream.publish(1)
+            await asyncio.wait_for(stream.run(until_idle=True), 30)
+            return await stream.audit()
+
+    assert asyncio.run(main()).done == 1
+
+
+def test_a_cancelled_task_of_ones_own_is_a_failure_inside_async_with(url: str) -> None:
+    async def main() -> Any:
+        async with Stream[int]("orders", url, group="g", max_retries=1, backoff=Backoff(0.01)) as stream:
+            await stream.publish(1)
+            async for message in stream.consume(wait=0.5):
+                async with message:
+                    task = asyncio.ensure_future(asyncio.sleep(60))
+                    task.cancel()
+                    await task
+            return await stream.audit()
+
+    audit = asyncio.run(main())
+    assert (audit.dead, audit.pending) == (1, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from millstream.cli.exits import Failure
 from millstream.cli.loading import load_object
 from millstream.errors import ConfigError
 from millstream.printable import LineFormatter, safe_logger
+from millstream.worker.runtime.stop_signals import StopSignals
 from millstream.worker.stream import Stream
 
 logger = safe_logger(logging.getLogger(__name__))
@@ -95,15 +95,19 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool
                 is_over.set()
 
     threads = [threading.Thread(target=run, args=(stream,), name=f"worker-{stream.name}") for stream in streams]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: is_over.set())
-    for thread in threads:
-        thread.start()
-    is_over.wait()
-    for stream in streams:
-        stream.stop()
-    for thread in threads:
-        thread.join()
+
+    def stop(at_once: bool) -> None:
+        is_over.set()
+        for stream in streams:
+            stream.stop(at_once=at_once)
+
+    with StopSignals(stop, True):
+        for thread in threads:
+            thread.start()
+        is_over.wait()
+        stop(False)
+        for thread in threads:
+            thread.join()
     return failures
 
 

@@ -28,8 +28,9 @@ from millstream.worker.base import StreamBase
 from millstream.worker.consume import Consuming
 from millstream.worker.handlers import Handler
 from millstream.worker.idle import IdleWatch
-from millstream.worker.message import Lease
+from millstream.worker.message import Lease, as_failure
 from millstream.worker.message import Message as BlockingMessage
+from millstream.worker.runtime.stop_signals import StopSignals
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -39,6 +40,11 @@ InThread = Callable[..., Any]
 
 class Stream(StreamBase[T]):
     """A stream, a group on it, and the type of what it carries, for asyncio."""
+
+    @staticmethod
+    def present(message: BlockingMessage[Any] | Message[Any]) -> Message[Any]:
+        """Make the awaited message of coroutine handlers; functions run in threads and get the blocking one."""
+        return message if isinstance(message, Message) else Message(message, _directly)
 
     _backend: AsyncBackend | None = None
     _blocking: Backend | None = None
@@ -103,21 +109,27 @@ class Stream(StreamBase[T]):
         """Make a function the handler: a coroutine runs in this loop, a plain function in threads."""
         return self._definition.register(function, concurrency, timeout)
 
-    async def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
+    async def run(self, *, signals: bool | None = None, until_idle: bool = False) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; being cancelled stops it too, after what is in hand.
 
-        With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending.
+        With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending. A second
+        signal, or being cancelled again, stops at once. `signals`: False leaves them alone, True takes them, None takes
+        those nobody handles: inside uvicorn none, so end the task there, or call `stop()`, when the application ends.
         """
         loop = asyncio.get_running_loop()
         self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url), loop)
         idle = IdleWatch(self._definition, worker.stop) if until_idle else nullcontext()
-        with _LoopSignals(loop, worker.stop if signals else None), idle:
+        with StopSignals(lambda at_once: worker.stop(at_once=at_once), signals), idle:
             work = loop.run_in_executor(None, lambda: worker.run(signals=False))
             try:
                 await asyncio.shield(work)
             except asyncio.CancelledError:
                 worker.stop()
-                await work
+                try:
+                    await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    worker.stop(at_once=True)
+                    await asyncio.shield(work)
                 raise
 
     async def reset_topology(self) -> None:
@@ -127,7 +139,7 @@ class Stream(StreamBase[T]):
             await asyncio.to_thread(self._worker.reset_topology)
 
     async def consume(
-        self, *, ahead: int = 1, concurrency: int | None = None, wait: float | None = None
+        self, *, ahead: int = 1, concurrency: int | None = None, wait: float | None = None, signals: bool | None = None
     ) -> AsyncIterator[Message[T]]:
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
 
@@ -135,21 +147,27 @@ class Stream(StreamBase[T]):
         """
         loop = asyncio.get_running_loop()
         ahead, stop = concurrency or ahead, threading.Event()
-        with ThreadPoolExecutor(1, "millstream-read") as reader, ThreadPoolExecutor(1, "millstream-settle") as settler:
+        with (
+            StopSignals(lambda _: stop.set(), signals, (signal.SIGTERM,)),
+            ThreadPoolExecutor(1, "millstream-read") as reader,
+            ThreadPoolExecutor(1, "millstream-settle") as settler,
+        ):
 
             async def in_settler(function: InThread, *args: Any) -> Any:
                 return await loop.run_in_executor(settler, function, *args)
 
             opened = await self._open_consuming(reader, ahead, wait, stop)
+            if opened is None:
+                return
             try:
                 idle_since = time.monotonic()
-                while wait is None or time.monotonic() - idle_since < wait:
+                while not stop.is_set() and (wait is None or time.monotonic() - idle_since < wait):
                     left = 1.0 if wait is None else min(1.0, wait - (time.monotonic() - idle_since))
                     found = await loop.run_in_executor(reader, opened.next, left)
                     if found is not None:
                         yield Message(found, in_settler)
                         idle_since = time.monotonic()
-                if opened.failure is not None:
+                if opened.failure is not None and not stop.is_set():
                     raise opened.failure
             finally:
                 stop.set()
@@ -157,7 +175,7 @@ class Stream(StreamBase[T]):
 
     async def _open_consuming(
         self, reader: ThreadPoolExecutor, ahead: int, wait: float | None, stop: threading.Event
-    ) -> Consuming:
+    ) -> Consuming | None:
         """Connect in the reader's thread; being cancelled ends the wait for a server that is not there."""
 
         def open_one() -> Consuming | None:
@@ -166,15 +184,13 @@ class Stream(StreamBase[T]):
 
         work = asyncio.get_running_loop().run_in_executor(reader, open_one)
         try:
-            opened = await asyncio.shield(work)
+            return await asyncio.shield(work)
         except asyncio.CancelledError:
             stop.set()
             late = await work
             if late is not None:
                 late.__exit__(None, None, None)
             raise
-        assert opened is not None  # only we set that event
-        return opened
 
     # Looking
 
@@ -306,7 +322,20 @@ class Message(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if isinstance(error, asyncio.CancelledError) and not _is_being_cancelled():
+            error = as_failure(error)  # not ours: a task that was awaited had been cancelled
+            kind = type(error)
         return bool(await asyncio.shield(self._in_thread(self._message.__exit__, kind, error, trace)))
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _directly(function: InThread, *args: Any) -> Any:
+    """Call what does not block: a worker's messages are settled through a queue."""
+    return function(*args)
 
 
 class AsyncDeadLetters:
@@ -344,21 +373,3 @@ class AsyncDeadLetters:
 
     async def discard(self, which: Filter | None = None, **options: Any) -> Plan:
         return await asyncio.to_thread(lambda: self._open().discard(which, **options))
-
-
-class _LoopSignals:
-    """SIGTERM and SIGINT call `action` while this is open, where the loop can have signals."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, action: Callable[[], None] | None) -> None:
-        self._loop = loop
-        self._action = action if threading.current_thread() is threading.main_thread() else None
-
-    def __enter__(self) -> None:
-        if self._action is not None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self._action)
-
-    def __exit__(self, *_: object) -> None:
-        if self._action is not None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.remove_signal_handler(number)

@@ -86,7 +86,7 @@ class StreamBase(Generic[T]):
         self._definition.middlewares.append(function)
         return function
 
-    def stop(self) -> None:
-        """End `run`, also from another thread: what is in hand is finished or released."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End `run`, also from another thread: what is in hand is finished or released; `at_once`: released."""
         if self._worker is not None:
-            self._worker.stop()
+            self._worker.stop(at_once=at_once)

@@ -209,3 +209,10 @@ class Message(Generic[T]):
             return False
         self.settle(self.context.policy.settle(self.attempt, error))
         return error is not None
+
+
+def as_failure(error: BaseException) -> Exception:
+    """Make a failure of what a handler must not raise: SystemExit, KeyboardInterrupt, a cancellation of its own."""
+    failure = RuntimeError(f"the handler raised {error!r}")
+    failure.__cause__ = error
+    return failure

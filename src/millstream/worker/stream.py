@@ -11,6 +11,7 @@ orders.run()
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from millstream.worker.consume import Consuming
 from millstream.worker.handlers import Handler
 from millstream.worker.idle import IdleWatch
 from millstream.worker.message import Message
+from millstream.worker.runtime.stop_signals import StopSignals
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
@@ -96,36 +98,43 @@ class Stream(StreamBase[T]):
         """Make a function the handler: returning acknowledges, an exception retries; see `delivery.signals`."""
         return self._definition.register(function, concurrency, timeout)
 
-    def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
+    def run(self, *, signals: bool | None = None, until_idle: bool = False) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; a server that is not there yet is waited for.
 
-        With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending.
+        With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending. A second
+        signal stops at once. `signals`: False leaves them alone, True takes them, None takes those nobody handles.
         """
         self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url))
         with IdleWatch(self._definition, worker.stop) if until_idle else nullcontext():
             worker.run(signals=signals)
 
-    def consume(self, *, ahead: int = 1, wait: float | None = None) -> Iterator[Message[T]]:
+    def consume(
+        self, *, ahead: int = 1, wait: float | None = None, signals: bool | None = None
+    ) -> Iterator[Message[T]]:
         """Messages one by one, to be settled by the caller; their leases are renewed meanwhile.
 
         `ahead`: how many are taken at once. `wait`: end after so many seconds without one; None waits for ever. What
         was not settled when the iteration ends is released, uncounted. A server that is not there, or goes away, is
-        waited for too; if it is still away when `wait` is over, its error is raised.
+        waited for too; if it is still away when `wait` is over, its error is raised. SIGTERM ends the iteration after
+        the message that is in hand (`signals`: as for `run`); Ctrl-C raises KeyboardInterrupt as always.
         """
-        opened = Consuming.opened(
-            self._definition, lambda: connect(self._definition.url), ahead, wait, threading.Event()
-        )
-        assert opened is not None  # nobody sets that event
-        with opened as consuming:
-            idle_since = time.monotonic()
-            while wait is None or time.monotonic() - idle_since < wait:
-                left = None if wait is None else wait - (time.monotonic() - idle_since)
-                message = consuming.next(left)
-                if message is not None:
-                    yield message
-                    idle_since = time.monotonic()
-            if consuming.failure is not None:
-                raise consuming.failure
+        stop = threading.Event()
+        with StopSignals(lambda _: stop.set(), signals, (signal.SIGTERM,)):
+            opened = Consuming.opened(self._definition, lambda: connect(self._definition.url), ahead, wait, stop)
+            if opened is not None:
+                with opened as consuming:
+                    yield from self._messages(consuming, wait, stop)
+
+    def _messages(self, consuming: Consuming, wait: float | None, stop: threading.Event) -> Iterator[Message[T]]:
+        idle_since = time.monotonic()
+        while not stop.is_set() and (wait is None or time.monotonic() - idle_since < wait):
+            left = None if wait is None else wait - (time.monotonic() - idle_since)
+            message = consuming.next(left)
+            if message is not None:
+                yield message
+                idle_since = time.monotonic()
+        if consuming.failure is not None and not stop.is_set():
+            raise consuming.failure
 
     def reset_topology(self) -> None:
         """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""

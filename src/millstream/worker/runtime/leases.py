@@ -130,12 +130,12 @@ class LeaseKeeper:
         self._thread = self._threads.Thread(target=work, name="millstream-leases", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = 10.0) -> None:
         """End the thread; leases run out by themselves from then on."""
         self._is_stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=within_s)
         if self._heart is not None:
             self._heart.stop()
 

@@ -15,13 +15,11 @@ import asyncio
 import heapq
 import logging
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from millstream.client.backend import Backend
@@ -38,17 +36,19 @@ from millstream.errors import BackendError, ConfigError, LeaseLost, MalformedPay
 from millstream.printable import safe_logger
 from millstream.worker.banner import announce
 from millstream.worker.handlers import Middleware, Registered
-from millstream.worker.message import Context, Message
+from millstream.worker.message import Context, Message, as_failure
 from millstream.worker.runtime.breaker import FloodBreaker
 from millstream.worker.runtime.connect_retry import ConnectPatience
 from millstream.worker.runtime.lease_process import Heart
 from millstream.worker.runtime.leases import HeldDelivery, LeaseKeeper
 from millstream.worker.runtime.listener import ExpiryListener
 from millstream.worker.runtime.pool import ThreadPool
+from millstream.worker.runtime.stop_signals import StopSignals
 from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadKilled, ThreadLike, Threads
 
 logger = safe_logger(logging.getLogger(__name__))
 MOST_AT_ONCE = 500  # settlements a call
+HURRY_S = 2.0  # for the last answers, where nothing else is waited for
 STOP_WITHIN_S = 1.0  # no read waits longer, so that stop() is heard
 AGAIN_FIRST_S, AGAIN_CAP_S = 0.2, 10.0  # for settlements that the server refused
 
@@ -131,12 +131,13 @@ class Worker:
 
     # For the outside
 
-    def run(self, *, signals: bool = True) -> None:
+    def run(self, *, signals: bool | None = None) -> None:
         """Work until `stop()`, SIGTERM or SIGINT; then drain, and release what is left, uncounted.
 
-        A server that is not there yet is waited for, as long as the setting `connect_wait` says.
+        A server that is not there yet is waited for, as long as the setting `connect_wait` says. `signals`: see
+        `stop_signals`.
         """
-        with _Signals(self.stop if signals else None):
+        with StopSignals(lambda at_once: self.stop(at_once=at_once), signals):
             try:
                 if self._open():
                     self._announce()
@@ -183,8 +184,11 @@ class Worker:
             dead=consumer.keys.dead,
         )
 
-    def stop(self) -> None:
-        """Stop reading; `run` returns when what is in hand is done or released."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop reading; `run` returns when what is in hand is done or released; `at_once`: released."""
+        if at_once:
+            self._is_hurried = True
+            self._give_up_at = min(self._give_up_at, self._threads.monotonic() + HURRY_S)
         self._stop.set()
         with self._room:
             self._room.notify_all()
@@ -388,7 +392,7 @@ class Worker:
         except ThreadKilled:
             raise
         except BaseException as error:  # a handler's sys.exit() must not take a thread of ours with it
-            failure = _as_failure(error)
+            failure = as_failure(error)
         self._answer(running, failure)
 
     async def _run_coroutine(self, running: RunningHandler) -> None:
@@ -408,7 +412,7 @@ class Worker:
         try:
             await self._call(running.message)
         except asyncio.CancelledError as error:
-            return Interrupted() if await self._is_stopped_by_us(running) else _as_failure(error)
+            return Interrupted() if await self._is_stopped_by_us(running) else as_failure(error)
         except Exception as error:
             return error
         except (GeneratorExit, ThreadKilled):
@@ -417,7 +421,7 @@ class Worker:
             if isinstance(error, KeyboardInterrupt) and not self._own_loop:
                 self._answer(running, Interrupted())
                 raise  # Ctrl-C of a loop that belongs to the program
-            return _as_failure(error)
+            return as_failure(error)
         return None
 
     async def _is_stopped_by_us(self, running: RunningHandler) -> bool:
@@ -507,6 +511,7 @@ class Worker:
                 self._take_due()
 
     _give_up_at = float("inf")
+    _is_hurried = False  # stop at once
 
     def _log_unsent(self, kept: list[_Answer]) -> None:
         logger.error("%d settlements could not be sent before the end: their leases run out", len(kept))
@@ -596,17 +601,21 @@ class Worker:
         """Give handlers their time, release the others, send the last answers."""
         # Without a settler no handler's answer is heard: what they do is not waited for.
         is_broken = self._supervisor.failure is not None or self._ended_by is not None
-        grace = 0.0 if is_broken else self.consumer.settings.shutdown_grace
+        grace = 0.0 if is_broken or self._is_hurried else self.consumer.settings.shutdown_grace
         end = self._threads.monotonic() + grace
         self._release(unless_started=True)  # read ahead, and nobody has begun on them
         with self._room:
-            self._room.wait_for(lambda: self._in_hand == 0 or self._supervisor.failure is not None, timeout=grace)
+            self._room.wait_for(
+                lambda: self._in_hand == 0 or self._is_hurried or self._supervisor.failure is not None, timeout=grace
+            )
         self._release()
+        if self._is_hurried:
+            end = 0.0
         if self._ended_by is None:
-            self._give_up_at = max(end, self._threads.monotonic() + 2.0)
+            self._give_up_at = max(end, self._threads.monotonic() + HURRY_S)
         self._answers.put(None)
         settler.join(timeout=max(3.0, self._give_up_at - self._threads.monotonic() + 1))
-        self._keeper.stop()
+        self._keeper.stop(HURRY_S if self._is_hurried else 10.0)
         if self._pool is not None:
             self._pool.close()
         if self._own_loop and self._loop is not None:
@@ -657,13 +666,6 @@ def make_context(
     )
 
 
-def _as_failure(error: BaseException) -> Exception:
-    """Make a failure of what a handler must not raise: SystemExit, KeyboardInterrupt, a cancellation of its own."""
-    failure = RuntimeError(f"the handler raised {error!r}")
-    failure.__cause__ = error
-    return failure
-
-
 def _failed(running: RunningHandler) -> str:
     message = running.message
     return f"the handler of {message.id} of {message.stream!r} failed (attempt {message.attempt})"
@@ -674,28 +676,6 @@ def _is_over(error: BackendError, failures: int, settings: Settings) -> bool:
     if settings.reconnect_tries is not None:
         return failures >= settings.reconnect_tries
     return isinstance(error, ServerReplied) and error.is_hopeless
-
-
-class _Signals:
-    """SIGTERM and SIGINT call `action` while this is open; only the main thread can have signals."""
-
-    def __init__(self, action: Callable[[], None] | None) -> None:
-        self._action = action if threading.current_thread() is threading.main_thread() else None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if self._action is not None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._on_signal)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        logger.info("signal %d: stopping", number)
-        # Not in the handler itself: it may have interrupted the thread that holds the lock which stop() takes.
-        threading.Thread(target=self._action, daemon=True).start()
 
 
 def require_handler(handler: Registered | None, stream: str) -> Registered:
