@@ -1,4 +1,4 @@
-"""Testing workers without a server and without waiting: see `Sim` and docs/testing-workers.md."""
+"""Test workers without a server and without waiting: see `Sim` and docs/testing-workers.md."""
 
 from millstream.testing.faults import Chances, Fault, Seen
 from millstream.testing.fibers import Stuck

@@ -1,4 +1,4 @@
-"""A simulated worker's connection: passes calls on, and is where everything goes wrong.
+"""A simulated worker's connection: passes calls on to the server, and injects the faults.
 
     run(call) ── the baton goes round ── which fault? ──▶ the broker in this process ──▶ reply, lost reply or death
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from millstream.testing.fibers import Fibers
 
 T = TypeVar("T")
-POLL_S = 0.05  # where it cannot be known when a pending entry falls due
+POLL_S = 0.05  # between two asks, where it is not known when a pending entry falls due
 REAL_POLL_S = 0.005
 MOST_LOOKED_AT = 200
 
@@ -76,7 +76,7 @@ class SimBackend:
         return self._fate.backend.is_cluster
 
     def run(self, call: Call[T]) -> T:
-        """As `Backend.run`: sent again after a lost reply if the call can bear that."""
+        """Run a call as `Backend.run` does: send it again after a lost reply if the call can bear that."""
         for attempt in range(RESENDS):
             try:
                 return self._once(call, attempt > 0)
@@ -87,16 +87,16 @@ class SimBackend:
         raise AssertionError("unreachable")
 
     def execute(self, *words: Word, key: bytes | str | None = None) -> Any:
-        """Any command."""
+        """Run any command."""
         chosen = key if key is not None else words[1]
         return self.run(command(*words, key=chosen if isinstance(chosen, bytes) else str(chosen).encode()))
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Do nothing: there is no connection to close."""
 
     def _once(self, call: Call[T], is_resend: bool) -> T:
         fate = self._fate
-        self._pause(0)  # others may come first
+        self._pause(0)  # other fibers may run before the call
         fault = fate.see(self._name, name_of(call), is_resend)
         if fault is Fault.FREEZE and self._owner is not None:
             fate.freeze_for_a_while(self._owner)
@@ -143,7 +143,7 @@ class SimBackend:
         return result
 
     def _until_due_s(self, call: Call[Any]) -> float:
-        """Until a waiting CLAIM read must be asked again, if nothing happens before."""
+        """Return the seconds until a waiting CLAIM read must be asked again, if nothing happens before."""
         if not self._fate.fibers.clock.is_virtual:
             return REAL_POLL_S
         if "CLAIM" not in call.argv:
@@ -169,7 +169,7 @@ class SimBackend:
 
 
 def keys_of(call: Call[Any]) -> set[bytes]:
-    """All keys that a call may change: a step may append to other streams too."""
+    """Return all keys that a call may change: a step may append to other streams too."""
     if call.script is None:
         return {call.key}
     return {key for key in call.argv[3 : 3 + int(call.argv[2])] if isinstance(key, bytes)}

@@ -15,11 +15,11 @@ STEPS = ("settle", "renew", "recover", "reread", "promote", "reap", "audit", "re
 class Fault(Enum):
     """What becomes of one call of one worker."""
 
-    KILL_BEFORE = auto()  # the worker dies with the call unsent
-    KILL_AFTER = auto()  # the server has done it, and the worker dies without knowing
-    CUT = auto()  # the connection breaks before the server sees it
-    DROP_REPLY = auto()  # the server has done it, and the connection breaks
-    FREEZE = auto()  # the worker stands still before the call, and then goes on with it
+    KILL_BEFORE = auto()  # the worker dies before it sends the call
+    KILL_AFTER = auto()  # the server runs the call, and the worker dies before it reads the reply
+    CUT = auto()  # the connection breaks before the server sees the call
+    DROP_REPLY = auto()  # the server runs the call, and the connection breaks before the reply
+    FREEZE = auto()  # the worker stops for a while before the call, and then sends it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chances:
-    """How likely each fault is at a call, and how long what takes time lasts (in leases)."""
+    """How likely each fault is at a call, and how long freezes and deaths last (in leases)."""
 
     kill: float = 0.01  # before or after the call
     drop_reply: float = 0.02

@@ -26,9 +26,9 @@ from millstream.testing.loop import VirtualLoop
 from millstream.worker.runtime.threads import ThreadKilled
 
 T = TypeVar("T")
-BEGIN_MS: Final = 1_000_000  # a watch never shows 0: that is "not yet" in some places
+BEGIN_MS: Final = 1_000_000  # not 0, which means "not yet" in some places
 LOOK_EVERY_S: Final = 1.0  # how often the scheduler asks whether a fiber has come back
-HANG_LOOKS: Final = 120  # so often it asks before the test fails
+HANG_LOOKS: Final = 120  # how many times it asks before the test fails
 
 
 def taken() -> threading.Lock:
@@ -43,7 +43,7 @@ class Killed(ThreadKilled):
 
 
 class Stuck(AssertionError):
-    """The simulation cannot go on, or not to where it was asked to go."""
+    """The simulation cannot go on, or did not reach what it was asked to reach."""
 
 
 class VirtualTime:
@@ -62,7 +62,7 @@ class VirtualTime:
 
 
 class RealTime:
-    """The same for a real server, whose clock nobody moves: it is waited for."""
+    """The same for a real server: no one moves its clock, so `move_to` sleeps."""
 
     is_virtual = False
 
@@ -75,7 +75,7 @@ class RealTime:
 
 @dataclass(eq=False)
 class Owner:
-    """Whose fibers they are: one life of a simulated worker."""
+    """The owner of some fibers: one life of a simulated worker."""
 
     name: str
     is_dead: bool = False
@@ -90,7 +90,7 @@ class Fiber:
     number: int
     owner: Owner | None
     baton: threading.Lock = field(default_factory=lambda: taken())
-    wake_at_ms: int | None = 0  # None: not by time
+    wake_at_ms: int | None = 0  # None: time alone does not wake it
     is_ready: Callable[[], bool] | None = None
     is_over: bool = False
     thread: threading.Thread | None = None
@@ -103,7 +103,7 @@ class Fiber:
     def can_run(self, now_ms: int) -> bool:
         owner = self.owner
         if owner is not None and owner.is_dead:
-            return True  # to end
+            return True  # it runs once more, to end
         if owner is not None and now_ms < owner.frozen_until_ms:
             return False
         return (self.wake_at_ms is not None and self.wake_at_ms <= now_ms) or (
@@ -111,7 +111,7 @@ class Fiber:
         )
 
     def next_ms(self) -> int | None:
-        """When it can run if nothing happens before; None: not by time alone."""
+        """Return when the fiber can run if nothing happens before; None if time alone does not wake it."""
         if self.owner is not None and self.owner.frozen_until_ms:
             if self.wake_at_ms is None:
                 return self.owner.frozen_until_ms if self.is_ready is not None and self.is_ready() else None
@@ -124,12 +124,12 @@ class Fibers:
 
     def __init__(self, clock: VirtualTime | RealTime, luck: random.Random | None = None) -> None:
         self.clock = clock
-        self.luck = luck  # None: those that wait longest first
+        self.luck = luck  # None: the fiber that has waited longest runs first
         self.failures: list[tuple[str, BaseException]] = []
         self._fibers: list[Fiber] = []
         self._made = 0
         self._main = taken()
-        self.is_abandoned = False  # a fiber did not come back: the others end where they stand
+        self.is_abandoned = False  # True once a fiber did not come back: the others end where they wait
         self._here = threading.local()
 
     # For code inside fibers
@@ -140,7 +140,7 @@ class Fibers:
         return found
 
     def park(self, timeout_s: float | None, is_ready: Callable[[], bool] | None = None) -> bool:
-        """Stand still until the condition holds or the time is over; whether the condition holds."""
+        """Wait until the condition holds or the time is over. Returns whether the condition holds."""
         fiber = self.current
         if fiber is None:
             raise Stuck("only handlers and workers inside the simulation can wait in its time")
@@ -170,7 +170,7 @@ class Fibers:
         return fiber
 
     def run(self, until_ms: int, is_enough: Callable[[], bool] | None = None) -> bool:
-        """Let fibers run up to a time; whether what was waited for has come."""
+        """Run fibers up to a time. Returns whether the condition has come true."""
         while True:
             if is_enough is not None and is_enough():
                 return True
@@ -186,7 +186,7 @@ class Fibers:
             self.clock.move_to(min([until_ms, *times]))
 
     def kill(self, owner: Owner) -> None:
-        """End all fibers of an owner where they stand."""
+        """End all fibers of an owner where they wait."""
         owner.is_dead = True
         if self.current is None:
             for fiber in [each for each in self._fibers if each.owner is owner]:
@@ -196,7 +196,7 @@ class Fibers:
         return any(fiber.owner is owner for fiber in self._fibers)
 
     def is_running(self, prefix: str, owner: Owner) -> bool:
-        """Whether a fiber of this owner with such a name is not over."""
+        """Return whether a fiber of this owner, with a name that begins like this, is not over."""
         return any(fiber.owner is owner and fiber.name.startswith(prefix) for fiber in self._fibers)
 
     def _choose(self, now_ms: int) -> Fiber | None:
@@ -298,7 +298,7 @@ class FiberEvent:
 
 
 class FiberCondition:
-    """threading.Condition; needs no lock, as nobody else runs."""
+    """threading.Condition; needs no lock, as no other fiber runs."""
 
     def __init__(self, fibers: Fibers) -> None:
         self._fibers = fibers
@@ -343,7 +343,7 @@ class FiberQueue(Generic[T]):
 
 
 class FiberThread:
-    """threading.Thread: a fiber of whoever starts it."""
+    """threading.Thread: a fiber with the same owner as the fiber that starts it."""
 
     def __init__(self, fibers: Fibers, target: Callable[[], None], name: str) -> None:
         self._fibers, self._target, self._name = fibers, target, name

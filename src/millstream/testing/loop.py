@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time is the simulation's: coroutines sleep, and nobody waits."""
+"""An asyncio event loop in the simulation's time: a coroutine that sleeps costs no real time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Park = Callable[[float | None, Callable[[], bool] | None], bool]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs in a fiber. Sockets are looked at but not waited for: what handlers await must be in the simulation."""
+    """Runs in a fiber. It polls sockets without waiting: what handlers await must be in the simulation."""
 
     def __init__(self, monotonic: Callable[[], float], park: Park) -> None:
         self._monotonic = monotonic
         self._is_called = False
         super().__init__(_VirtualSelector(park, self._take_call))
-        # of a worker that was killed tasks are left over: that they were not finished is the point
+        # A killed worker leaves unfinished tasks behind: asyncio need not report them.
         self.set_exception_handler(lambda _loop, _context: None)
 
     def time(self) -> float:
@@ -48,7 +48,7 @@ class _VirtualSelector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout > 0:
             self._woken = False
-            # a millisecond is the smallest step of that time: less would never pass
+            # A millisecond is the smallest step of that time: a shorter wait would never end.
             self._park(None if timeout is None else max(timeout, 0.001), self._is_woken)
         return super().select(0)
 

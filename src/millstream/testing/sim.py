@@ -1,4 +1,4 @@
-"""Workers, a server and a clock in one thread's hands: the user's own handlers under every fault, in no time.
+"""Simulated workers, server and clock: the user's own handlers under every fault, without waiting.
 
     with Sim(orders, workers=2) as sim:
         sim.publish(orders, Order(7))
@@ -42,7 +42,7 @@ from millstream.worker.message import Message
 from millstream.worker.runtime.loop import Worker, require_handler
 
 START_MS = 1_767_225_600_000  # the server's time when a simulation begins: 2026-01-01
-PATIENCE_S = 3600.0  # simulated, for what is waited for
+PATIENCE_S = 3600.0  # of simulated time, before a wait fails
 Server = Literal["newest", "older"]
 OLDER = Capabilities(scripts=True)  # a server without the newer commands: our scripts do their work
 Rule = Callable[[Seen], Fault | None]
@@ -110,13 +110,13 @@ class Sim:
         self._waiting: list[Blocked] = []
         self.log: list[Happened] = []
         self.calls: list[Seen] = []
-        self.versions: Counter[bytes] = Counter()  # calls done, by stream
+        self.versions: Counter[bytes] = Counter()  # number of calls done, by stream
         self._looked_at: dict[bytes, tuple[int, bool]] = {}
         self.epoch = 0
         self.is_down = False
 
     def __enter__(self) -> Sim:
-        LUCK.seed(self._seed)  # the jitter of retries is part of the run
+        LUCK.seed(self._seed)  # so that the jitter of retries is the same in every run
         if isinstance(self._time, VirtualTime):
             self.clock = SimClock(self._time)
             name = f"sim-{uuid.uuid4().hex}"
@@ -152,7 +152,7 @@ class Sim:
         if known is not None:
             return known
         user: Definition = stream._definition
-        # expired locks are heard on a subscription, in real time; the scan finds them here
+        # The listener needs a subscription, which works in real time only: here the scan finds expired locks.
         settings = replace(user.settings, listener=False)
         made = replace(
             user, given_settings=settings, overrides={}, watch_ms=self._time.now_ms, producers=type(user.producers)()
@@ -189,7 +189,7 @@ class Sim:
             each.stop()
         if wait:
             self._run(PATIENCE_S, lambda: self._is_all_over(life), "its end")
-            self.fibers.kill(life.owner)  # handlers that are still at it end with the process
+            self.fibers.kill(life.owner)  # handlers that still run end with the process
 
     def freeze(self, worker: str, seconds: float) -> None:
         """Stop a worker for a while: it does not even renew, and then goes on without noticing."""
@@ -211,7 +211,7 @@ class Sim:
         ttl: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """As `Stream.publish`; its faults go by the name `producer`."""
+        """Publish as `Stream.publish` does; in rules for faults this caller is called `producer`."""
         return self.publish_many(
             stream, [value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl, headers=headers
         )[0]
@@ -234,7 +234,7 @@ class Sim:
         return ids
 
     def audit(self, stream: Any) -> Audit:
-        """Where everything is that was published."""
+        """Return the account of a stream: where everything is that was published."""
         definition = self.define(stream)
         return audit_of(self.backend.run(definition.steps(self.capabilities).audit()), definition.group)
 
@@ -249,7 +249,7 @@ class Sim:
         return made
 
     def completions(self, stream: Any) -> int:
-        """How many entries the group has acknowledged."""
+        """Return how many entries the group has acknowledged."""
         return self.audit(stream).done
 
     def happened(self, kind: str, *, worker: str | None = None, stream: Any = None) -> list[Happened]:
@@ -263,7 +263,7 @@ class Sim:
         ]
 
     def call_count(self, name: str | None = None, *, worker: str | None = None) -> int:
-        """How many calls were made: of a step or command, of a worker."""
+        """Return how many calls were made, of a step or command, by a worker."""
         return sum(
             (name is None or seen.name == name) and (worker is None or seen.worker == worker) for seen in self.calls
         )
@@ -272,7 +272,7 @@ class Sim:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the simulation began, as a watch measures them."""
+        """Seconds since the simulation began, by the monotonic clock."""
         return (self._time.now_ms() - self._began_ms) / 1000
 
     def advance(self, seconds: float) -> None:
@@ -292,11 +292,11 @@ class Sim:
         self._run(timeout_s, self.is_done, "all to be done")
 
     def is_done(self) -> bool:
-        """Whether nothing is undelivered, pending or delayed."""
+        """Return whether nothing is undelivered, pending or delayed."""
         return all(self._is_empty(definition) for definition in self._definitions.values())
 
     def sleep(self, seconds: float) -> None:
-        """For handlers: take this long. (Coroutines use asyncio.sleep.)"""
+        """Take this long, in a handler. Coroutines use asyncio.sleep."""
         self.fibers.park(seconds)
 
     # Faults
@@ -306,7 +306,7 @@ class Sim:
         self._rules.append(rule)
 
     def plan(self, fault: Fault, *, worker: str | None = None, call: str | None = None, nth: int = 1) -> None:
-        """One fault, at the nth matching call from now."""
+        """Inject one fault, at the nth matching call from now."""
         left = nth
 
         def rule(seen: Seen) -> Fault | None:
@@ -319,12 +319,12 @@ class Sim:
         self._rules.append(rule)
 
     def calm(self) -> None:
-        """No more faults."""
+        """Stop injecting faults."""
         self._rules.clear()
         self.fibers.luck = None
 
     def jump(self, seconds: float) -> None:
-        """Set the server's clock forward or back; watches go on as they did."""
+        """Set the server's clock forward or back; monotonic clocks are not affected."""
         if not isinstance(self._time, VirtualTime):
             raise ConfigError("the clock of a real server cannot be moved")
         self.clock.skew_ms += round(seconds * 1000)
@@ -332,7 +332,7 @@ class Sim:
         self._all_changed()
 
     def fail_over(self, skew_s: float = 0.0) -> None:
-        """All connections break and another server answers: same data, no scripts, perhaps another clock."""
+        """Break all connections and let another server answer: same data, no scripts, perhaps another clock."""
         if skew_s:
             self.jump(skew_s)
         self.backend.execute("SCRIPT", "FLUSH", key=b"")
@@ -376,13 +376,13 @@ class Sim:
         self._calls[worker] += 1
         seen = Seen(worker, name, self._calls[worker], self._time.now_ms(), is_resend)
         self.calls.append(seen)
-        answers = [rule(seen) for rule in self._rules]  # all are asked: they count
+        answers = [rule(seen) for rule in self._rules]  # ask all of them, because rules count the calls that they see
         return next((fault for fault in answers if fault is not None), None)
 
     def changed(self, key: bytes) -> None:
         self.versions[key] += 1
         for read in self._waiting:
-            # the server answers a frozen reader too: the entry is then its, and it does not know
+            # The server answers a frozen reader too: the reader then has the entry and does not know it.
             if read.key == key and read.owner is not None and self._time.now_ms() < read.owner.frozen_until_ms:
                 read.try_now()
 
@@ -504,7 +504,7 @@ class Sim:
             raise Stuck(f"waited {seconds:g} s of simulated time for {what}")
 
     def _is_empty(self, definition: Definition) -> bool:
-        """Asked after every step: the server is asked only if there was a call for that stream."""
+        """Return whether a stream has nothing left; asks the server only after a call for that stream."""
         key = definition.name.encode()
         version, was_empty = self._looked_at.get(key, (-1, False))
         if version != self.versions[key]:
