@@ -81,7 +81,7 @@ def check(url: str, count: int, killers: set[int]) -> None:
 @at("valkey", "redis", "broker")
 def test_one_killer_among_200_dies_and_takes_nobody_along(place: Site) -> None:
     publish(place.url, 200, {57})
-    deaths = run_to_the_end(place.url, workers=1, concurrency=16, lease_s=LEASE_S, kind="threads", limit_s=120)
+    deaths = run_to_the_end(place.url, workers=1, concurrency=16, lease_s=LEASE_S, kind="threads", limit_s=250)
     check(place.url, 200, {57})
     assert deaths <= DEATHS
 
@@ -95,7 +95,7 @@ def test_one_killer_among_200_takes_nobody_along_on_other_servers(place: Site) -
 def test_one_killer_takes_nobody_along_where_the_broker_dies_with_the_worker(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'kept'}"
     publish(url, 200, {57})
-    run_to_the_end(url, workers=1, concurrency=16, lease_s=LEASE_S, kind="threads", limit_s=120)
+    run_to_the_end(url, workers=1, concurrency=16, lease_s=LEASE_S, kind="threads", limit_s=250)
     check(url, 200, {57})
 
 
@@ -106,17 +106,17 @@ CROWDS = [pytest.param(4, "threads", marks=pytest.mark.long), pytest.param(16, "
 @at("valkey")
 def test_one_killer_at_any_concurrency_takes_nobody_along(place: Site, concurrency: int, kind: str) -> None:
     publish(place.url, 200, {57})
-    deaths = run_to_the_end(place.url, workers=1, concurrency=concurrency, lease_s=LEASE_S, kind=kind, limit_s=120)
+    deaths = run_to_the_end(place.url, workers=1, concurrency=concurrency, lease_s=LEASE_S, kind=kind, limit_s=250)
     check(place.url, 200, {57})
     assert deaths <= DEATHS
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("concurrency", [1, 16, 64])
-@at("valkey", "redis")
-def test_one_killer_with_default_settings_takes_nobody_along(place: Site, concurrency: int) -> None:
+@pytest.mark.timeout(1000)
+@at("valkey")
+def test_one_killer_with_default_settings_takes_nobody_along(place: Site) -> None:
     publish(place.url, 200, {57})
-    run_to_the_end(place.url, workers=1, concurrency=concurrency, lease_s=0, kind="threads", limit_s=400)
+    run_to_the_end(place.url, workers=1, concurrency=16, lease_s=0, kind="threads", limit_s=900)
     check(place.url, 200, {57})
 
 
@@ -137,16 +137,13 @@ def test_killers_under_connection_faults_take_nobody_along(valkey_server: RealSe
     url = f"redis://127.0.0.1:{valkey_server.port}"
     with Stream[dict[str, Any]]("jobs", url, group="g") as jobs:
         jobs.backend.execute("FLUSHALL")
-    run_with_faults(valkey_server.port, url, 600, {100, 300, 301, 500}, 1.5, 240)
+    run_with_faults(valkey_server.port, url, 600, {100, 300, 301, 500}, 1.5, 280)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["valkey_server", "redis_server"])
-def test_eight_killers_among_3000_with_default_settings_take_nobody_along(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    server: RealServer = request.getfixturevalue(kind)
-    url = f"redis://127.0.0.1:{server.port}"
+@pytest.mark.timeout(1700)
+def test_eight_killers_among_3000_with_default_settings_take_nobody_along(valkey_server: RealServer) -> None:
+    url = f"redis://127.0.0.1:{valkey_server.port}"
     with Stream[dict[str, Any]]("jobs", url, group="g") as jobs:
         jobs.backend.execute("FLUSHALL")
-    run_with_faults(server.port, url, 3000, {n * 350 + 11 for n in range(8)}, 0, 900)
+    run_with_faults(valkey_server.port, url, 3000, {n * 350 + 11 for n in range(8)}, 0, 1600)
