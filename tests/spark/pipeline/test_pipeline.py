@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -301,6 +303,46 @@ def test_a_range_leaves_no_trace_and_puts_failed_rows_aside(spark: SparkSession,
     assert accepted(spark, tmp_path) == [1]
     assert [row["error"] for row in spark.read.parquet(str(tmp_path / "bad")).collect()] == ["no such country"]
     assert place.client.xinfo_groups(place.stream) == []
+
+
+def ends_its_process(row: Any) -> None:
+    if row.quantity == 0:
+        os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("step", "count"),
+    [
+        (Sql("SELECT *, 100 / quantity AS share FROM {rows}"), 12),
+        pytest.param(Rows(ends_its_process), 4, marks=pytest.mark.long),  # each try of each task starts Python anew
+    ],
+    ids=["an error in SQL", "a process that ends"],
+)
+def test_one_row_that_fails_its_batch_becomes_a_dead_letter_and_the_others_pass(
+    spark: SparkSession, place: Place, tmp_path: Path, step: Any, count: int
+) -> None:
+    pipe = at(place, tmp_path, steps=[step], retry=RetryPolicy(max_retries=0))
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=n, quantity=0 if n == 2 else 1) for n in range(count)])
+        finish(pipe.start(spark, once=True))
+        now = orders.audit()
+        assert (now.done, now.dead, now.pending, now.balanced) == (count - 1, 1, 0, True)
+        (letter,) = orders.dead.list()
+        assert json.loads(dict(letter.fields)[b"data"])["order"] == 2
+        assert letter.reason == "retries"
+        assert letter.error
+    assert accepted(spark, tmp_path) == [n for n in range(count) if n != 2]
+
+
+def test_a_batch_that_fails_without_its_rows_fails_as_it_is(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """No row is blamed for a table that is missing."""
+    pipe = at(place, tmp_path, steps=[Sql("SELECT * FROM {rows} JOIN no_such_table USING (order)")])
+    with orders_of(place) as orders:
+        orders.publish_many([order(order=n) for n in range(3)])
+        with pytest.raises(Exception, match="no_such_table"):
+            pipe.start(spark, once=True).wait(WAIT_S)
+        now = orders.audit()
+        assert (now.done, now.dead, now.pending) == (0, 0, 3)
 
 
 def test_windows_with_a_watermark_over_a_range(spark: SparkSession, place: Place, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.printable import safe_logger
 from millstream.spark.options import parse_read
 from millstream.spark.pipeline.definition import Pipeline
+from millstream.spark.pipeline.poison import find_culprits, is_of_steps
 from millstream.spark.pipeline.rows import AnyStage, Check, Parsed, RowStep, Stage, ended_rows, good_rows
 from millstream.spark.pipeline.schemas import table_of
 from millstream.spark.pipeline.sinks import Batch, Parquet, Sink
@@ -241,12 +242,39 @@ def _session(pipeline: Pipeline, spark: SparkSession | None, master: str | None)
 
 
 def work(pipeline: Pipeline, frame: DataFrame, batch: Batch) -> None:
-    """All of one batch."""
+    """Do all of one batch. Rows with which it fails as a whole end as failed ones, and it is done without them."""
+    try:
+        _work(pipeline, frame, batch)
+        return
+    except Exception as error:
+        if not is_of_steps(error):
+            raise
+        log.warning("batch %d of %r failed: its rows are searched for the cause", batch.number, pipeline.name)
+        poisoned = find_culprits(frame, lambda rows: _compute(pipeline, rows))
+        if poisoned is None:
+            raise
+    log.error("%d rows make batch %d fail and are tried again alone", len(poisoned.errors), batch.number)
+    try:
+        _work(pipeline, poisoned.good, batch, poisoned.ended)
+    finally:
+        poisoned.close()
+
+
+def _compute(pipeline: Pipeline, frame: DataFrame) -> None:
+    """Run the steps, and write nothing."""
+    found = applied(pipeline, frame)
+    try:
+        found.rows.write.format("noop").mode("overwrite").save()
+    finally:
+        found.close()
+
+
+def _work(pipeline: Pipeline, frame: DataFrame, batch: Batch, culprits: DataFrame | None = None) -> None:
     source = pipeline.source
     first = None if plan(pipeline) and isinstance(plan(pipeline)[0], AnyStage) else frame.persist()
     found = applied(pipeline, frame)
     try:
-        ended = found.ended()
+        ended = _both(found.ended(), culprits)
         if not isinstance(source, GroupSource):
             _reject(pipeline, ended, batch)
         _write(pipeline.sinks, found.rows, batch)
@@ -257,6 +285,12 @@ def work(pipeline: Pipeline, frame: DataFrame, batch: Batch) -> None:
         found.close()
         if first is not None:
             first.unpersist()
+
+
+def _both(one: DataFrame | None, other: DataFrame | None) -> DataFrame | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one.unionByName(other, allowMissingColumns=True)
 
 
 def _write(sinks: Sequence[Sink], rows: DataFrame, batch: Batch) -> None:
