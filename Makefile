@@ -82,8 +82,9 @@ bench-engine: $(STAMP) oracle ## the engine against real servers: a table of rat
 bench-server: $(STAMP) oracle ## the server against Valkey and Redis under load; fails below the promised ratios
 	$(BIN)/python -m bench.server
 
-bench-recovery: $(STAMP) ## what dead workers left, on a real Valkey: seconds and calls; fails above the promised ones
+bench-recovery: $(STAMP) oracle ## what dead workers left, and how late delays and retries are; fails above the promises
 	$(BIN)/python -m bench.recovery
+	$(BIN)/python -m bench.lateness
 
 bench-spark: $(STAMP) ## Spark against redis-py, on a real Valkey and on our broker; fails below the promised ratios
 	$(BIN)/python -m bench.spark

@@ -16,6 +16,7 @@ def beside(keys: Keys) -> list[bytes]:
     return [
         keys.dead,
         keys.delayed,
+        keys.wake,
         keys.meta,
         keys.retries(b"g"),
         keys.lock(b"1-1"),
@@ -26,9 +27,10 @@ def beside(keys: Keys) -> list[bytes]:
 
 def test_an_untagged_name_becomes_the_tag_as_the_rfc_has_it() -> None:
     keys = Keys(b"orders")
-    assert beside(keys)[:5] == [
+    assert beside(keys)[:6] == [
         b"{orders}:dlq",
         b"{orders}:delayed",
+        b"{orders}:wake",
         b"{orders}:meta",
         b"{orders}:retry:g",
         b"lock:{orders}:1-1",

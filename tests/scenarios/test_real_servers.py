@@ -123,27 +123,35 @@ def test_a_retry_of_a_worker_that_has_ended_is_taken_on_time_by_another(place: S
 @matrix
 def test_a_retry_and_a_delayed_publication_are_on_time(place: Site) -> None:
     """Scenario D14."""
-    orders = Stream[Order]("orders", place.url, group="g", lease=0.9)
-    times: dict[int, list[float]] = {}
+    orders = Stream[Order]("orders", place.url)  # with default settings
+    due: dict[int, float] = {}
+    late: dict[str, list[float]] = {"delayed": [], "retried": []}
+    delay_s, count = 0.2, 15
 
-    @orders.handler(concurrency=4)
+    @orders.handler
     def charge(order: Order, message: Message[Order]) -> None:
-        times.setdefault(order.n, []).append(time.monotonic())
-        if message.attempt == 1 and order.n < 3:
-            raise Retry(0.3)
+        if order.n % 2 == 0:
+            late["delayed"].append(time.monotonic() - due[order.n])
+        elif message.attempt == 2:
+            late["retried"].append(time.monotonic() - due[order.n])
+        else:
+            due[order.n] = time.monotonic() + delay_s
+            raise Retry(delay_s)
 
     with orders, running(orders):
-        begun = time.monotonic()
-        for n in range(3):
-            orders.publish(Order(n))
-            time.sleep(0.05)
-        asked = time.monotonic()
-        orders.publish(Order(3), delay=0.3)
-        until(lambda: orders.audit().done == 4)
-    late = [times[n][1] - times[n][0] - 0.3 for n in range(3)] + [times[3][0] - asked - 0.3]
-    assert begun < times[0][0]
-    assert min(late) >= -0.02
-    assert min(late) <= 5, late
+        until(lambda: orders.backend.execute("EXISTS", "orders"))
+        for n in range(0, 2 * count, 2):
+            due[n] = time.monotonic() + delay_s
+            orders.publish(Order(n), delay=delay_s)
+            time.sleep(0.04)
+            orders.publish(Order(n + 1))
+            time.sleep(0.04)
+        until(lambda: len(late["delayed"]) == len(late["retried"]) == count)
+    for found in late.values():
+        found.sort()
+        assert found[0] >= -0.02
+        assert found[count // 2] <= 0.1, late
+        assert found[-2] <= 1.0, late  # some milliseconds on a quiet machine: bench/lateness.py measures the p99
 
 
 @matrix

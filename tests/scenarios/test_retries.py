@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
+from millstream.client import connect
 from millstream.delivery.config.settings import Settings
 from millstream.delivery.consumer import Consumer
 from millstream.delivery.delivery import Delivery
@@ -16,6 +18,7 @@ from millstream.worker.message import Message
 from millstream.worker.stream import Stream
 from tests.scenarios.simulated import SERVERS, Order, make_consumer
 from tests.support.places import Site
+from tests.support.servers import RealServer
 
 LEASE = Settings(lease=5.0)
 
@@ -158,17 +161,98 @@ def test_a_delayed_retry_survives_an_outage_of_the_server(server: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_delayed_publication_is_due_on_time(server: str) -> None:
-    """Scenario D14."""
+@pytest.mark.parametrize("delay_s", [0.02, 0.2, 0.9, 2.9, 3.1, 75.5])
+def test_a_delayed_publication_is_due_on_time(server: str, delay_s: float) -> None:
+    """Scenario D14. Whatever the worker waits for when it is published."""
     orders = Stream[Order]("orders", group="g")
 
     @orders.handler
     def charge(order: Order) -> None: ...
 
-    with Sim(orders, workers=1, server=server) as sim:  # type: ignore[arg-type]
-        sim.publish(orders, Order(1), delay=75.5)
+    with Sim(orders, workers=2, server=server) as sim:  # type: ignore[arg-type]
+        sim.advance(10.3)
+        for pause_s, later_s in ((0, None), (0.05, None), (1.7, 100.0)):
+            if later_s is not None:
+                sim.publish(orders, Order(0), delay=later_s)  # a later one that is known already
+            sim.advance(pause_s)
+            published = sim.now_s
+            sim.publish(orders, Order(1), delay=delay_s)
+            seen = len(sim.happened("handler-entered"))
+            sim.run_until(lambda before=seen: len(sim.happened("handler-entered")) > before, 100)  # type: ignore[misc]
+            assert sim.now_s - published == pytest.approx(delay_s, abs=0.02)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_delayed_copy_and_a_delayed_publication_with_an_acknowledgement_are_due_on_time(server: str) -> None:
+    """Scenario D14. Both wait beside the stream, as what a producer has delayed."""
+    orders = Stream[Order]("orders", group="g", redeliver="copy")
+
+    @orders.handler
+    def charge(order: Order, message: Message[Order]) -> None:
+        if order.n == 1 and message.attempt == 1:
+            raise Retry(0.3)
+        if order.n == 2:
+            message.publish(orders, Order(3), delay=0.3)
+
+    with Sim(orders, workers=2, server=server) as sim:  # type: ignore[arg-type]
+        for n in (1, 2):
+            sim.advance(10.3)
+            seen = len(sim.happened("handler-entered"))
+            sim.publish(orders, Order(n))
+            sim.run_until(lambda before=seen: len(sim.happened("handler-entered")) == before + 2, 100)  # type: ignore[misc]
+            one, two = sim.happened("handler-entered")[-2:]
+            assert two.at_s - one.at_s == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_the_death_of_the_worker_that_knows_of_a_delayed_publication_costs_seconds(server: str) -> None:
+    orders = Stream[Order]("orders", group="g")
+
+    @orders.handler
+    def charge(order: Order) -> None: ...
+
+    with Sim(orders, workers=2, server=server) as sim:  # type: ignore[arg-type]
+        sim.advance(10)
+        sim.plan(Fault.KILL_AFTER, call="promote")  # the one that has taken the news asks first
+        sim.publish(orders, Order(1), delay=0.2)
         sim.run_until("handler-entered", 100)
-        assert sim.now_s == pytest.approx(75.5, abs=0.1)
+        assert sum(sim.is_alive(name) for name in ("w1", "w2")) == 1
+        assert 10.2 <= sim.now_s <= 10 + 3.1
+
+
+def test_a_server_that_forbids_to_wait_for_news_makes_delays_seconds_late(valkey_server: RealServer) -> None:
+    with connect(f"redis://127.0.0.1:{valkey_server.port}") as backend:
+        backend.execute("ACL", "SETUSER", "w", "on", ">w", "~*", "&*", "+@all", "-blpop", key=b"")
+    orders = Stream[Order]("unwatched", f"redis://w:w@127.0.0.1:{valkey_server.port}")
+    handled = threading.Event()
+
+    @orders.handler
+    def charge(order: Order) -> None:
+        handled.set()
+
+    with orders, running(orders):
+        orders.publish(Order(1), delay=0.2)
+        assert handled.wait(20)
+
+
+@pytest.mark.parametrize(("place", "most"), [("valkey", 18.0), ("redis", 6.0)], indirect=["place"])
+def test_an_idle_worker_asks_little(place: Site, most: float) -> None:
+    """Commands a second, those inside scripts counted too."""
+    orders = Stream[Order]("orders", place.url)
+
+    @orders.handler
+    def charge(order: Order) -> None: ...
+
+    def commands() -> int:
+        text = backend.execute("INFO", "commandstats", key=b"").decode()
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in text.splitlines() if "calls=" in line)
+
+    backend = place.connect()
+    with orders, running(orders):
+        time.sleep(1)
+        before, began = commands(), time.monotonic()
+        time.sleep(4)
+        assert (commands() - before) / (time.monotonic() - began) <= most + 1
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -43,6 +43,7 @@ RENEW_AT_ONCE = 500
 OURS = frozenset({b"retry_count", b"original_id", b"redriven", b"redrive_group", b"expires_at"})  # behind the prefix
 MOST_PARKED = 1_000_000  # retries looked at before the first read
 PROMOTE_AT_ONCE = 1000
+PROMOTE_EVERY_MS = 3000  # at least; what is due before that is announced, see `await_sooner` (shared.lua: SOON_MS)
 DEPTH_EVERY_MS = 10_000  # how often gauges are brought up to date
 
 
@@ -97,6 +98,7 @@ class Consumer:
     _next_scan_ms: int = 0
     _next_sweep_ms: int = 0
     _next_promote_ms: int = 0
+    _news_of_sooner: int = 0  # how often `promote_now` was called, by another thread
     _next_reap_ms: int = 0
     _next_depth_ms: int = 0
     _is_sure_of_clock: bool = False
@@ -321,7 +323,10 @@ class Consumer:
         self._takes += 1
         self._takes_now += 1
         try:
-            found = self._looked_up(self._scan(credit, self.watch_ms(), self.watch.is_paused(self.watch_ms())))
+            now = self.watch_ms()
+            is_paused = self.watch.is_paused(now)
+            take = self._claim_due(credit, is_paused) if self.can_claim_read else self._scan(credit, now, is_paused)
+            found = self._looked_up(take)
             if found:
                 self._note_found(found)
             return self._handled(found)
@@ -330,6 +335,12 @@ class Consumer:
             raise
         finally:
             self._takes_now -= 1
+
+    def _claim_due(self, credit: int, is_paused: bool) -> list[Delivery]:
+        """A read with CLAIM that does not block: Redis looks at blocked ones ten times a second only."""
+        if is_paused or not self._is_sure_of_clock:
+            return []
+        return self.backend.run(self.steps.read(self.name, credit, None, self.steps.lease_ms))
 
     def attempt(self, delivery: Delivery) -> int:
         """Which try this is, from 1: failures count; releases and deaths of the process do not."""
@@ -548,16 +559,28 @@ class Consumer:
         self.recorder.delayed_depth(account.delayed)
         self.recorder.lag(account.undelivered)
 
+    def await_sooner(self, wait_s: float) -> bool:
+        """Wait for news of a delayed entry that is due before `maintain` looks again; for a thread of its own."""
+        return self.backend.run(self.steps.await_sooner(round(wait_s * 1000)))
+
+    def promote_now(self) -> None:
+        """Have the next `maintain` look for what is due, whenever it was going to."""
+        self._news_of_sooner += 1
+        self._next_promote_ms = 0
+
     def _promote(self, now: int) -> None:
+        news = self._news_of_sooner
         done = self.backend.run(self.steps.promote(rank=self._rank, with_retries=self.rfc is None))
         self._look_at_clock(done.server_ms)
         self._rank = done.next_rank
-        wait_ms = min(1000, self.steps.lease_ms // 3)
+        wait_ms = min(PROMOTE_EVERY_MS, self.steps.lease_ms // 3)
         if self._rank:
             wait_ms = 0
         elif done.next_due_ms is not None:
             wait_ms = min(wait_ms, done.next_due_ms)
         self._next_promote_ms = now + wait_ms
+        if news != self._news_of_sooner:
+            self._next_promote_ms = 0  # the news may be younger than the reply
 
     def _sweep(self, now: int) -> None:
         """Clear away pending entries whose stream entry is gone, a page at a time."""

@@ -54,6 +54,10 @@ class Keys:
         return self.base + b":delayed"
 
     @property
+    def wake(self) -> bytes:
+        return self.base + b":wake"
+
+    @property
     def meta(self) -> bytes:
         return self.base + b":meta"
 

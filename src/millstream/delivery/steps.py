@@ -50,6 +50,7 @@ class Publication:
         return [
             place(self.keys.stream),
             place(self.keys.delayed),
+            place(self.keys.wake),
             token,
             self.dedupe_ms,
             entry.delay_ms,
@@ -211,8 +212,8 @@ class Steps:
 
     def settle(self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False) -> Call[list[int | str]]:
         """End deliveries; a code each: 1 settled, 0 no longer pending, -1 somebody else's, or the server's error."""
-        keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta, self.keys.delayed]
-        keys.append(self.keys.records(self.group))
+        keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta]
+        keys += [self.keys.delayed, self.keys.records(self.group), self.keys.wake]
         if has_locks:
             keys += [self.keys.lock(item.id) for item in items]
         flags = self.flags + ("l" if has_locks else "")
@@ -286,6 +287,11 @@ class Steps:
         words = (self.group if with_retries else b"", self.flags, self.lease_ms, limit, rank)
         return script("promote").call(keys, words, parse_promoted)
 
+    def await_sooner(self, wait_ms: int) -> Call[bool]:
+        """Wait for news of an entry that is due before the others; whether there was any. One waiter gets each."""
+        argv = ("BLPOP", self.keys.wake, f"{wait_ms / 1000:g}")
+        return Call(argv, self.keys.wake, bool, can_resend=False, block_ms=wait_ms)
+
     def reap(self, silent_ms: int) -> Call[list[bytes]]:
         """Remove consumers that have nothing and have been silent; their names."""
         return script("reap").call([self.keys.stream], (self.group, silent_ms), list)
@@ -358,13 +364,13 @@ class Publishing:
     def _append_script(
         self, producer: bytes, number: int, entries: Sequence[NewEntry], maxlen: int | None, dedupe_ms: int
     ) -> Call[list[Published]]:
-        keys = [self.keys.stream, self.keys.producer(producer), self.keys.delayed]
+        keys = [self.keys.stream, self.keys.producer(producer), self.keys.delayed, self.keys.wake]
         words: list[Word] = [self._flags, number, "" if maxlen is None else maxlen, dedupe_ms]
         for entry in entries:
             place = 0
             if entry.dedupe is not None:
                 keys.append(self.keys.dedupe(entry.dedupe))
-                place = len(keys) - 3
+                place = len(keys) - 4
             words += (entry.delay_ms, place, 2 * len(entry.fields))
             for pair in entry.fields:
                 words += pair

@@ -123,8 +123,7 @@ class SimBackend:
 
     def _blocking(self, call: Call[T]) -> T:
         fate, fibers = self._fate, self._fate.fibers
-        at = call.argv.index("BLOCK")
-        quick: Call[T] = replace(call, argv=call.argv[:at] + call.argv[at + 2 :], block_ms=None)
+        quick: Call[T] = replace(call, argv=without_waiting(call.argv), block_ms=None)
         read = Blocked(self._owner, call.key, lambda: fate.backend.run(quick))
         end, epoch = fibers.clock.now_ms() + (call.block_ms or 0), fate.epoch
         self._waiting.append(read)
@@ -166,6 +165,14 @@ class SimBackend:
             raise AssertionError("a producer cannot be killed here: it is the test itself")
         self._fate.died(self._owner)
         raise Killed(self._name)
+
+
+def without_waiting(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+    """The command that answers at once."""
+    if argv[0] == "BLPOP":
+        return ("LPOP", argv[1])
+    at = argv.index("BLOCK")
+    return argv[:at] + argv[at + 2 :]
 
 
 def keys_of(call: Call[Any]) -> set[bytes]:

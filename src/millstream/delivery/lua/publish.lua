@@ -1,10 +1,10 @@
 -- Append entries, all or none, and once however often it is sent.
--- KEYS  stream, the producer's last call, delayed entries, then the dedupe keys
+-- KEYS  stream, the producer's last call, delayed entries, their wake list, then the dedupe keys
 -- ARGV  flags, number of the call, longest length ('' none), dedupe window ms, then of each entry: delay ms, which
 --       dedupe key (0 none), how many words, the words (names and values)
 -- Back  of each entry: its id ('' if it waits for its time) and 1, or the id of the first one with that dedupe key and 0
 
-local stream, producer, delayed = KEYS[1], KEYS[2], KEYS[3]
+local stream, producer, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local flags, number, longest, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local last = redis.call('GET', producer)
@@ -24,7 +24,7 @@ local wrong = window < 1 and redis.error_reply('ERR the dedupe window must be at
 while i <= #ARGV do
   local entry = {delay = tonumber(ARGV[i]), n = tonumber(ARGV[i + 2]), at = i + 2}
   local dedupe = tonumber(ARGV[i + 1])
-  if dedupe > 0 then entry.key = KEYS[3 + dedupe] end
+  if dedupe > 0 then entry.key = KEYS[4 + dedupe] end
   if entry.delay > 0 then wrong = wrong or require_type(delayed, 'zset') end
   if entry.n < 2 or entry.n > MOST_WORDS then
     wrong = wrong or redis.error_reply(MOST_FIELDS_TEXT)
@@ -34,7 +34,7 @@ while i <= #ARGV do
 end
 -- All tokens at one look. A key of another type is none to MGET, and one to EXISTS.
 local known = {}
-for first = 4, #KEYS, 1000 do
+for first = 5, #KEYS, 1000 do
   local last, absent = math.min(first + 999, #KEYS), {}
   local values = redis.call('MGET', unpack(KEYS, first, last))
   for k = first, last do
@@ -79,7 +79,8 @@ for place, entry in ipairs(entries) do
       local words = {unpack(argv, entry.at + 1, entry.at + entry.n)}
       local name = #producer .. ':' .. producer .. number .. ':' .. place
       local member = waiting_member(tonumber(number) or 0, place, name, words)
-      redis.call('ZADD', delayed, whole(now_ms() + entry.delay), member)
+      local reply = delay_until(delayed, wake, now_ms(), entry.delay, member)
+      if failed(reply) then return reply end
     else
       id = redis.call('XADD', stream, '*', unpack(argv, entry.at + 1, entry.at + entry.n))
     end

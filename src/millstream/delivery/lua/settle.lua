@@ -1,15 +1,16 @@
 -- End deliveries, each only if it is still the caller's: owner and delivery number must be as they were given.
--- KEYS  stream, dead letters, the group's retries, meta, delayed entries, the group's records, with the flag l the lock of
---       each item, and then the keys of what is published
+-- KEYS  stream, dead letters, the group's retries, meta, delayed entries, the group's records, the delayed entries' wake
+--       list, with the flag l the lock of each item, and then the keys of what is published
 -- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, prefix, lease ms, then of each item: id, delivery
 --       number ('' any), verb, arguments:
 --         ack | release | pass (a release that says nothing about the entry: nobody began on it) | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
 --         reject <n> <n names and values; an empty consumer, retry_count or first_at is filled in here> |
---         publish <n> <n words: of each entry its stream, the delayed entries of that, the dedupe key (0 none), all as
---         places in KEYS; dedupe window ms, delay ms, longest length ('' none), how many words, the words>, and then ack
+--         publish <n> <n words: of each entry its stream, the delayed entries of that, their wake list, the dedupe key
+--         (0 none), all as places in KEYS; dedupe window ms, delay ms, longest length ('' none), how many words, the words>, and then ack
 -- Back  a code for each item: 1 settled, 0 no longer pending (settled before), -1 somebody else's, or an error text
 
 local stream, dlq, retries, meta, delayed, records = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local wake = KEYS[7]
 local group, consumer, flags, prefix, lease = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local codes, acked, is_gone, done, dead, discarded, copied, trimmed, released = {}, {}, {}, 0, 0, 0, 0, 0, 0
 local was_retried = redis.call('EXISTS', retries) == 1
@@ -48,7 +49,7 @@ local function append_later(id, deliveries, words, delay)
   if #words > MOST_WORDS then return append(delayed, words) end -- the error now: when it is due nobody could have it
   local name = #group .. ':' .. group .. id .. ':' .. whole(deliveries)
   local member = waiting_member(tonumber(string.match(id, '^%d+')), tonumber(string.match(id, '%d+$')), name, words)
-  return redis.pcall('ZADD', delayed, whole(now + delay), member)
+  return delay_until(delayed, wake, now, delay, member)
 end
 
 -- What a caller that has not seen the entry leaves out of a dead letter.
@@ -67,14 +68,14 @@ local function publications(first, last)
   local entries, i, wrong = {}, first, nil
   while i <= last do
     local entry = {stream = KEYS[tonumber(ARGV[i])], delayed = KEYS[tonumber(ARGV[i + 1])],
-      token = KEYS[tonumber(ARGV[i + 2])], window = ARGV[i + 3], delay = tonumber(ARGV[i + 4]), longest = ARGV[i + 5],
-      words = {}}
-    local n = tonumber(ARGV[i + 6])
-    for k = i + 7, i + 6 + n do entry.words[#entry.words + 1] = ARGV[k] end
+      wake = KEYS[tonumber(ARGV[i + 2])], token = KEYS[tonumber(ARGV[i + 3])], window = ARGV[i + 4],
+      delay = tonumber(ARGV[i + 5]), longest = ARGV[i + 6], words = {}}
+    local n = tonumber(ARGV[i + 7])
+    for k = i + 8, i + 7 + n do entry.words[#entry.words + 1] = ARGV[k] end
     wrong = wrong or wrong_type(entry.stream, 'stream') or (entry.token and wrong_type(entry.token, 'string'))
       or (entry.delay > 0 and wrong_type(entry.delayed, 'zset')) or ((n < 2 or n > MOST_WORDS) and MOST_FIELDS_TEXT)
     entries[#entries + 1] = entry
-    i = i + 7 + n
+    i = i + 8 + n
   end
   return entries, wrong
 end
@@ -91,7 +92,7 @@ local function publish(id, deliveries, first, last)
       if entry.delay > 0 then
         local name = #group .. ':' .. group .. id .. ':' .. whole(deliveries) .. ':' .. place .. entry.stream
         local member = waiting_member(now, place, name, entry.words)
-        reply = redis.pcall('ZADD', entry.delayed, whole(now + entry.delay), member)
+        reply = delay_until(entry.delayed, entry.wake, now, entry.delay, member)
         undo[#undo + 1] = {'ZREM', entry.delayed, member}
       else
         reply = append(entry.stream, entry.words)
@@ -193,7 +194,7 @@ while i <= #ARGV do
   if acked[#acked] == id then is_gone[id] = true end
   codes[item] = code
   if has(flags, 'l') and (code == 0 or code == 1) then  -- with an error the entry is still ours, and so is its lock
-    if redis.call('GET', KEYS[6 + item]) == consumer then redis.call('DEL', KEYS[6 + item]) end
+    if redis.call('GET', KEYS[7 + item]) == consumer then redis.call('DEL', KEYS[7 + item]) end
   end
   i = last + 1
 end

@@ -201,6 +201,19 @@ local function waiting_member(first, second, name, words)
   return order .. string.sub(redis.sha1hex(name), 1, 20) .. cmsgpack.pack(words)
 end
 
+-- Let an entry wait until it is due. Workers look for the next due time every few seconds; one that is first of all and
+-- due before they look again wakes one of them, which waits for an element of the list `wake`.
+local SOON_MS = 5000
+local function delay_until(delayed, wake, now, delay, member)
+  local reply = redis.pcall('ZADD', delayed, whole(now + delay), member)
+  if failed(reply) or delay > SOON_MS or redis.call('ZRANGE', delayed, 0, 0)[1] ~= member then return reply end
+  if redis.call('EXISTS', wake) == 0 then
+    redis.pcall('RPUSH', wake, '1')
+    redis.pcall('PEXPIRE', wake, SOON_MS)  -- nobody is there to take it: whoever starts later looks anyway
+  end
+  return reply
+end
+
 -- Remove the oldest of what all groups are done with until `longest` entries are left, as XTRIM ACKED does. Without that
 -- it looks at a limited number: a stream that begins with thousands of pending entries is trimmed when these are done.
 local function trim(stream, flags, longest)

@@ -20,6 +20,7 @@ from millstream.delivery.delivery import Delivery
 from millstream.errors import BackendError
 from millstream.printable import safe_logger
 from millstream.worker.message import Lease
+from millstream.worker.runtime.due_watch import DueWatch
 from millstream.worker.runtime.lease_process import Heart
 from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadLike, Threads
 
@@ -67,6 +68,7 @@ class LeaseKeeper:
         self._is_stopping = False
         self._thread: ThreadLike | None = None
         self._next_renew_ms = 0
+        self._due_watch = DueWatch(consumer, self._on_sooner, threads, self._supervisor) if maintains else None
 
     # Who holds what
 
@@ -129,15 +131,23 @@ class LeaseKeeper:
         work = self._supervisor.guard("the thread that renews leases", self._run)
         self._thread = self._threads.Thread(target=work, name="millstream-leases", daemon=True)
         self._thread.start()
+        if self._due_watch is not None:
+            self._due_watch.start()
 
     def stop(self, within_s: float = 10.0) -> None:
         """End the thread; leases run out by themselves from then on."""
         self._is_stopping = True
         self._wake.set()
+        if self._due_watch is not None:
+            self._due_watch.stop()
         if self._thread is not None:
             self._thread.join(timeout=within_s)
         if self._heart is not None:
             self._heart.stop()
+
+    def _on_sooner(self) -> None:
+        self._consumer.promote_now()
+        self._wake.set()
 
     def _run(self) -> None:
         wait_s = 0.0

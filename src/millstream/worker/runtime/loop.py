@@ -565,12 +565,12 @@ class Worker:
                     self._breaker.wait_ms(now) / 1000,
                 )
                 self.consumer.recorder.breaker(True)
-            if isinstance(answer.settlement, Later) and not self.consumer.can_claim_read:
+            if isinstance(answer.settlement, Later):
                 heapq.heappush(self._due, self._threads.monotonic() + answer.settlement.delay_s)
             self._drop(answer.running)
 
     def _take_due(self) -> None:
-        """Retries of our own whose time has come, on servers whose blocking read does not know of them."""
+        """Take retries of our own whose time has come: a blocked read knows of them late, or not at all."""
         while self._due and self._due[0] <= self._threads.monotonic():
             heapq.heappop(self._due)
         with self._room:
