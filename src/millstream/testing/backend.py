@@ -168,7 +168,7 @@ class SimBackend:
 
 
 def without_waiting(argv: tuple[Word, ...]) -> tuple[Word, ...]:
-    """The command that answers at once."""
+    """Return the command that answers at once."""
     if argv[0] == "BLPOP":
         return ("LPOP", argv[1])
     at = argv.index("BLOCK")
