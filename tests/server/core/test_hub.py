@@ -12,8 +12,8 @@ import pytest
 from millstream.engine.commands import execute
 from millstream.engine.outcome import NIL_ARRAY, Reply
 from millstream.errors import CommandError
-from millstream.server.core.hub import Hub
-from tests.server.support import World, words
+from millstream.server.core.hub import Hub, LogLine
+from tests.server.support import START_MS, Peer, World, words
 
 
 def timers() -> set[threading.Thread]:
@@ -344,3 +344,23 @@ def test_closing_ends_connections_and_waits() -> None:
     assert ended.is_set()
     assert session.is_closed
     assert hub.run([b"PING"]) == b"PONG"
+
+
+def test_what_happened_is_logged_later_when_memory_runs_out_while_it_is_logged(world: World, a: Peer) -> None:
+    journal, full = world.hub.journal, [True]
+    assert journal is not None
+
+    def failing(lines: list[LogLine]) -> None:
+        if full[0]:
+            raise MemoryError
+        journal(lines)
+
+    world.hub.journal = failing
+    for request in ("SET k 1", "XADD s * f v", "XADD s * f v"):
+        with pytest.raises(MemoryError):
+            a(request)
+    full[0] = False
+    assert a("INCR k").endswith(b":2\r\n")
+    logged = [line for batch in world.logged() for line in batch if line not in (b"MULTI", b"EXEC")]
+    entries = [f"XADD s {START_MS}-{number} f v".encode() for number in range(2)]
+    assert logged == [b"SET k 1", *entries, b"INCR k"]

@@ -68,6 +68,9 @@ def xadd(
     ids = _next_ids(key, done) if size & 1 else None
     if not done or ids is None:
         return 0
+    output += [_BULK[len(entry_id)] + entry_id + b"\r\n" for entry_id in ids]
+    # Before the entries: when memory runs out here, nothing has happened.
+    lines = _log_of_appends(hub, requests, done, output, pieces) if hub.keeps_log else []
     settings = hub.keyspace.settings
     for at in range(done):
         argv = requests[at]
@@ -75,11 +78,9 @@ def xadd(
             stream.append_field(ids[at], key + at, argv[3], argv[4], settings)
         else:
             stream.append(ids[at], key + at, argv[3:], settings)
-    output += [_BULK[len(entry_id)] + entry_id + b"\r\n" for entry_id in ids]
+    hub.encoded += lines
     database.accessed[name] = now_ms
     hub.dirty += done
-    if hub.keeps_log:
-        _log_appends(hub, requests, done, output, pieces)
     return done
 
 
@@ -129,19 +130,23 @@ def _next_ids(key: int, count: int) -> list[bytes] | None:
     return [b"%b%d" % (stem, seq + at) for at in range(count)]
 
 
-def _log_appends(hub: Hub, requests: list[list[bytes]], done: int, output: list[bytes], pieces: list[bytes]) -> None:
+def _log_of_appends(
+    hub: Hub, requests: list[list[bytes]], done: int, output: list[bytes], pieces: list[bytes]
+) -> list[bytes]:
+    """Return the log lines of appends whose ids are at the end of `output`."""
     if hub.delivering is not None:
         end_deliveries(hub)
     chunk = _bytes_of(requests, done, pieces)
     parts = chunk.split(_ANY_ID)
+    lines: list[bytes] = []
     if len(parts) == done + 1:  # no other word is a star
         lines = [b""] * (2 * done + 1)
         lines[::2] = parts
         lines[1::2] = output[-done:]  # the id is a bulk string, here as there
-        hub.encoded += lines
-        return
+        return lines
     for argv, reply in zip(requests[:done], output[-done:], strict=True):
-        hub.encoded += (b"*%d\r\n" % len(argv), *map(bulk, argv[:2]), reply, *map(bulk, argv[3:]))
+        lines += (b"*%d\r\n" % len(argv), *map(bulk, argv[:2]), reply, *map(bulk, argv[3:]))
+    return lines
 
 
 def _bytes_of(requests: list[list[bytes]], done: int, pieces: list[bytes]) -> bytes:

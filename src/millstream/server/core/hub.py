@@ -162,6 +162,7 @@ class Hub:
         self.delivering: tuple[Group, bytes, bytes] | None = None  # whose transaction is open in `encoded`: key, group
         self.in_turn = False  # a loop has the lock and will call `send_output` before it lets go
         self._log: list[LogLine] = []
+        self._unlogged: deque[list[LogLine]] = deque()  # what the journal could not take for want of memory
         self._ready: dict[Place, None] = {}
         self._is_serving = False
         self._resumable: deque[Session] = deque()
@@ -555,20 +556,26 @@ class Hub:
     def commit(self) -> None:
         """After a command or a whole EXEC: log what it did, and serve those who waited for it."""
         self.is_unsettled = False
-        if self._log:
+        if self._log or self._unlogged:
             self._write_log()
         if self._ready and not self._is_serving:
             self._serve_ready()
 
     def hand_in(self) -> None:
         """Give the journal what commands on the short way did: before anything else happens, a rewrite for one."""
+        if self._unlogged:
+            self._write_unlogged()
         if self.delivering is not None:
             end_deliveries(self)
         pieces, self.encoded = self.encoded, []
-        if self.encoded_journal is not None:
-            self.encoded_journal(self.encoded_db, pieces)
-        elif self._journal is not None:
-            self._journal([(self.encoded_db, tuple(argv)) for argv in parse_log(b"".join(pieces))])
+        try:
+            if self.encoded_journal is not None:
+                self.encoded_journal(self.encoded_db, pieces)
+            elif self._journal is not None:
+                self._journal([(self.encoded_db, tuple(argv)) for argv in parse_log(b"".join(pieces))])
+        except MemoryError:  # nothing was taken: what has happened must be in the log, later
+            self.encoded = pieces + self.encoded
+            raise
 
     def log_in_database(self, db: int) -> None:
         """What commands on the short way log from now on happens in this database."""
@@ -609,7 +616,7 @@ class Hub:
         """Before leaving the lock: commit, let sessions whose wait is over go on, send all output."""
         if self.is_in_script:
             return
-        if self._log or self._ready or self.is_unsettled:
+        if self._log or self._ready or self.is_unsettled or self._unlogged:
             self.commit()
         while self._resumable:
             self._resumable.popleft().advance()
@@ -670,11 +677,28 @@ class Hub:
         self._leaving.append(session)
 
     def _write_log(self) -> None:
-        lines, self._log = self._log, []
-        if self._journal is not None:
+        if self._log:
+            self._unlogged.append(self._log)
+            self._log = []
+        self._write_unlogged()
+
+    def _write_unlogged(self) -> None:
+        """Log what could not be logged for want of memory, before anything that happened after it."""
+        while self._unlogged:
+            self._write_unit(self._unlogged.popleft())
+
+    def _write_unit(self, lines: list[LogLine]) -> None:
+        """Log what one command or transaction did."""
+        if self._journal is None or not lines:
+            return
+        try:
             if len(lines) > 1:
-                lines = [(lines[0][0], (b"MULTI",)), *lines, (lines[-1][0], (b"EXEC",))]
-            self._journal(lines)
+                self._journal([(lines[0][0], (b"MULTI",)), *lines, (lines[-1][0], (b"EXEC",))])
+            else:
+                self._journal(lines)
+        except MemoryError:  # nothing was taken
+            self._unlogged.appendleft(lines)
+            raise
 
     def _serve_ready(self) -> None:
         """Run waiting commands again, round by round: what one of them does may make another key ready."""
