@@ -56,9 +56,18 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.timeout(600)
 def test_the_scaffold_passes_its_own_test(project: Path) -> None:
     assert sorted(each.name for each in project.iterdir()) == ["README.md", "pipeline.py", "test_pipeline.py"]
-    done = run("pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    done = run_python("test_pipeline.py", cwd=project, url="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+def test_init_names_commands_that_run_where_it_ran(tmp_path: Path) -> None:
+    made = run("millstream", "pipeline", "init", "shop", cwd=tmp_path)
+    steps = [line.strip() for line in made.stdout.splitlines()]
+    assert steps[:2] == ["created shop; next:", "cd shop"]
+    assert "pytest" not in steps[2].partition("#")[0], "it may not be installed"
+    assert steps[2].startswith(f"{sys.executable} test_pipeline.py")
+    assert "millstream pipeline run pipeline:pipe --once" in steps
 
 
 @pytest.mark.long
@@ -69,8 +78,11 @@ def test_the_scaffold_runs_once_then_history_is_filled_without_doubles_and_many_
     good = {"order": 1, "country": "DE", "quantity": 3, "price": 400.0}
     with Stream[dict[str, object]]("orders", place, group="shop", retain="all") as orders:
         orders.publish_many([good, good | {"order": 2}, good | {"order": 3, "quantity": 0}])
-        done = run("millstream", "pipeline", "run", "pipeline:pipe", "--once", cwd=project, url=place)
+        done = run("millstream", "pipeline", "run", "pipeline:pipe", "--once", "--json", cwd=project, url=place)
         assert done.returncode == 0, done.stdout + done.stderr
+        ran = json.loads(done.stdout)
+        assert (ran["batches"], ran["rows"], ran["done"], ran["dead"], ran["pending"]) == (1, 3, 2, 1, 0)
+        assert "starting Spark for shop" in done.stderr
         assert [letter.error for letter in orders.dead.list()] == ["quantity 0 is below 1"]
         audit = orders.audit()
         assert (audit.done, audit.dead, audit.pending, audit.undelivered, audit.balanced) == (2, 1, 0, 0, True)
@@ -111,7 +123,7 @@ def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "shop" / "mine.txt").write_text("x")
     made = run("millstream", "pipeline", "init", "shop", cwd=tmp_path)
     assert made.returncode == 2
-    assert "not empty" in made.stderr
+    assert "is not an empty directory" in made.stderr
     assert [each.name for each in (tmp_path / "shop").iterdir()] == ["mine.txt"]
 
 
@@ -136,7 +148,7 @@ def test_a_target_that_is_no_pipeline_is_told_in_a_line(tmp_path: Path, target: 
     [
         (("--from", "monday"), "--from: 'monday' is no duration"),
         (("--from", "2h", "--to", "later"), "--to: 'later' is no duration"),
-        (("--to", "1h"), "say --from too"),
+        (("--to", "1h"), "give --from too"),
         (("--from", "2h", "--once"), "leave --once out"),
     ],
 )

@@ -154,9 +154,9 @@ def audit(
     Exit codes: 0 the account balances, 1 entries are missing or counted twice, 2 wrong use.
     """
     if spark:
-        from millstream.cli import pipeline
+        from millstream.cli.pipeline import command
 
-        pipeline.audit(stream or "*", url=url, group=group, master=master, as_json=as_json)
+        command.audit(stream or "*", url=url, group=group, master=master, as_json=as_json)
     elif stream is None:
         raise Failure("which stream? Name one, or use --spark to audit all of them", Exit.USAGE)
     else:

@@ -42,7 +42,7 @@ COMMANDS: Final = {
         {"ignore_unknown_options": True, "allow_interspersed_args": False},
     ),
     "worker": Entry("millstream.cli.worker:worker", "Run the handlers of a program's streams."),
-    "pipeline": Entry("millstream.cli.pipeline:app", "Run a Spark pipeline, or create one."),
+    "pipeline": Entry("millstream.cli.pipeline.command:app", "Run a Spark pipeline, or create one."),
     "publish": Entry("millstream.cli.data.publishing:publish", "Append entries to a stream."),
     "tail": Entry("millstream.cli.inspect:tail", "Show the last entries of a stream; --follow waits for more."),
     "streams": Entry("millstream.cli.inspect:streams", "List the streams on a server."),

@@ -66,7 +66,10 @@ def run(
 
     try:
         if history is None:
-            pipeline.run(once=once, url=address, master=master)
+            from millstream.cli.pipeline import progress
+
+            ran = progress.run(pipeline, once=once, url=address, master=master)
+            output.show_one(asdict(ran), as_json=as_json)
         else:
             done = pipeline.backfill(*history, url=address, master=master)
             output.show_one(asdict(done), as_json=as_json)
