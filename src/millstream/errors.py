@@ -18,6 +18,7 @@ MillstreamError
    ├─ CorruptFile(path, at)   a file is damaged, and where
    ├─ WriteFailed(path)       the system refused a write
    └─ BadFormat(what, at)     bytes that are not what they should be, and where
+      └─ NewerFormat          a newer version has written them
 """
 
 from __future__ import annotations
@@ -88,19 +89,33 @@ class BadFormat(PersistenceError):
             self.at = at
 
 
+class NewerFormat(BadFormat):
+    """A whole format that a newer version made, and that this one does not know."""
+
+
 class CorruptFile(PersistenceError):
     """A file is damaged in a way that cannot be put right without losing something."""
 
-    def __init__(self, path: object, at: int, reason: str) -> None:
+    def __init__(self, path: object, at: int, reason: str, *, can_be_cut: bool = False) -> None:
         super().__init__(f"{path} is damaged at offset {at}: {reason}")
         self.path = path
+        self.can_be_cut = can_be_cut  # what stands before is a whole, shorter log
         self.at = at  # where the first command stands that cannot be read
         self.reason = reason
 
     @property
     def hint(self) -> str:
         """What can be done about it."""
-        return f"`millstream check {self.path}` says more, and with --fix cuts it behind the last whole command"
+        if self.can_be_cut:
+            return f"`millstream check {self.path}` says more, and with --fix cuts it after the last whole command"
+        return f"`millstream check {self.path}` says more; it cannot be repaired, only replaced by a backup"
+
+    @classmethod
+    def of(cls, path: object, error: BadFormat, at: int = 0) -> PersistenceError:
+        """Return the error for a file that cannot be read; one of a newer version is not damaged."""
+        if isinstance(error, NewerFormat):
+            return PersistenceError(f"{path} cannot be read: {error.what}")
+        return cls(path, at if error.at is None else error.at, error.what)
 
 
 class WriteFailed(PersistenceError):

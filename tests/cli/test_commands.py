@@ -58,7 +58,7 @@ def test_a_damaged_log_is_found_and_cut_behind_its_last_whole_command(
     code, out, _ = run(capsys, "check", "--json", str(log))
     assert code == 3
     assert json.loads(out)["damage"]["at"] == whole
-    code, out, _ = run(capsys, "check", str(log), "--fix")
+    code, out, _ = run(capsys, "check", str(log), "--fix", "--yes")
     assert code == 0
     assert log.stat().st_size == whole
     code, out, _ = run(capsys, "check", "--json", str(log))

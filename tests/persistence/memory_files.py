@@ -177,6 +177,18 @@ class MemoryFiles:
             del self._durable[path]
         self._durable |= {path: content for path, content in self._seen.items() if path.parent == directory}
 
+    def is_directory(self, path: Path) -> bool:
+        return bool(self.names(path))
+
+    def is_regular(self, path: Path) -> bool:
+        return path in self._seen
+
+    def resolve(self, path: Path) -> Path:
+        return path
+
+    def is_locked_by(self, directory: Path) -> str | None:
+        return None
+
     def lock(self, directory: Path) -> Callable[[], None]:
         return lambda: None
 

@@ -120,17 +120,22 @@ def options(
 def check(
     file: Annotated[str, typer.Argument(help="A log directory, a manifest, a log file or a snapshot.")],
     fix: Annotated[bool, typer.Option("--fix", help="Cut the file after its last complete command.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check an append-only log (its directory, its manifest or one of its files) or a snapshot for damage.
 
-    Exit codes: 0 the file is complete or was repaired, 1 it cannot be read, 2 there is no such file, 3 it is damaged.
+    A directory that a broker uses is only read. --fix asks first, keeps a copy of the file, and refuses while a broker
+    uses the directory. A file that is neither a log nor a snapshot, or that a newer version has written, is left alone.
+
+    Exit codes: 0 the file is complete or was repaired, 1 it cannot be checked or is in use, 2 wrong use or no such
+    file, 3 it is damaged.
     """
     from millstream.cli.broker import check as checking
 
     if not os.path.exists(file):
         raise Failure(f"there is no file {file!r}", Exit.USAGE)
-    checking.check(file, fix=fix, as_json=as_json)
+    checking.check(file, fix=fix, yes=yes, as_json=as_json)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,8 +10,11 @@ Errors are the system's own (`OSError`): whoever knows what was being kept says 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -21,6 +24,11 @@ from millstream.errors import PersistenceError
 
 CHUNK: Final = 1 << 18  # bytes read at a time
 _LOCK_NAME: Final = "millstream.lock"
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_LONGEST_HOLDER: Final = 24
+_HOLDER: Final = re.compile(rb"(?:[0-9]{1,20}\n?)?\0*")  # zeros: the number was not on the disk when the power went
+_LOCK_TRIES: Final = 5
+_LOCK_PAUSE_S: Final = 0.02
 
 
 class Handle(Protocol):
@@ -82,8 +90,22 @@ class Files(Protocol):
         """Make the names in a directory durable."""
         ...
 
+    def is_directory(self, path: Path) -> bool: ...
+
+    def is_regular(self, path: Path) -> bool:
+        """Whether this is a file with content, and no directory, pipe or device."""
+        ...
+
+    def resolve(self, path: Path) -> Path:
+        """The path without symbolic links."""
+        ...
+
     def lock(self, directory: Path) -> Callable[[], None]:
         """Take a directory for this process alone; what gives it back. PersistenceError if another has it."""
+        ...
+
+    def is_locked_by(self, directory: Path) -> str | None:
+        """Who has taken a directory; empty if nobody has it now, None if no broker ever took it."""
         ...
 
 
@@ -147,7 +169,7 @@ class RealFiles:
             self.sync_directory(directory.parent)
 
     def create(self, path: Path) -> RealHandle:
-        return RealHandle(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        return RealHandle(os.open(path, _NEW_FILE, 0o644))
 
     def open(self, path: Path) -> RealHandle:
         return RealHandle(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
@@ -166,29 +188,75 @@ class RealFiles:
         finally:
             os.close(fd)
 
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def is_regular(self, path: Path) -> bool:
+        return path.is_file()
+
+    def resolve(self, path: Path) -> Path:
+        return path.resolve()
+
     def lock(self, directory: Path) -> Callable[[], None]:
-        fd = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = _open_lock(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(fd, 20, 0).decode(errors="replace").strip()
-            os.close(fd)
-            raise PersistenceError(f"{directory} is in use by another broker{_named(holder)}") from error
+            holder = os.pread(fd, _LONGEST_HOLDER, 0)
+            if not _HOLDER.fullmatch(holder):
+                raise PersistenceError(f"{directory / _LOCK_NAME} is not a lock of ours: move it away")
+            if not _try_lock(fd):
+                raise PersistenceError(f"{directory} is in use by another broker{_named(holder)}")
         except BaseException:
             os.close(fd)
             raise
-        # The system lets go of a lock when its holder dies: what is written in it only says whom to ask. On a full
-        # disk it says nothing.
+        # The system releases a lock when its holder dies: the content only names the process. It is empty on a full
+        # disk.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         return RealHandle(fd).close
 
-
-def _named(holder: str) -> str:
-    if not holder.isdigit():
+    def is_locked_by(self, directory: Path) -> str | None:
+        try:
+            fd = _open_lock(directory / _LOCK_NAME, os.O_RDONLY | os.O_NONBLOCK)
+        except (OSError, PersistenceError):
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _named(os.pread(fd, _LONGEST_HOLDER, 0)).removeprefix(", ") or "another process"
+        finally:
+            os.close(fd)
         return ""
-    return f", process {holder}" + (" (this one)" if int(holder) == os.getpid() else "")
+
+
+def _open_lock(path: Path, flags: int) -> int:
+    """Open a lock file, and nothing that it may point to: its content is written over."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PersistenceError(f"{path} is a symbolic link, and no lock of ours: move it away") from error
+        raise
+
+
+def _try_lock(fd: int) -> bool:
+    """Lock a file; who only asks whether it is locked holds it for a moment, so try again before giving up."""
+    for left in reversed(range(_LOCK_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if left:
+                time.sleep(_LOCK_PAUSE_S)
+        else:
+            return True
+    return False
+
+
+def _named(holder: bytes) -> str:
+    pid = holder.decode(errors="replace").strip()
+    if not pid.isdigit():
+        return ""
+    return f", process {pid}" + (" (this one)" if int(pid) == os.getpid() else "")
 
 
 class ByteSource:

@@ -161,7 +161,7 @@ class Store:
         try:
             loaded = read_rdb(source.read, self._host.now_ms(), keyspace=self._host.keyspace)
         except BadFormat as error:
-            raise CorruptFile(path, error.at or 0, error.what) from error
+            raise CorruptFile.of(path, error) from error
         self.background.snapshots.loaded_keys = loaded.keys
         self._take_functions(loaded.functions)
         return "snapshot", Loading(keys=loaded.keys)

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from millstream.cli.common import confirm
 from millstream.cli.exits import Exit, Failure
 from millstream.persistence.aof import check as checking
 
-HELP: Final = """Look for damage in an append-only log (its directory, its manifest or one of its files) or a snapshot.
 
-Exit codes: 0 it is whole, or was repaired; 3 it is damaged; 1 it cannot be read.
-"""
-
-
-def check(file: str, *, fix: bool, as_json: bool) -> None:
+def check(file: str, *, fix: bool, yes: bool, as_json: bool) -> None:
     """Check a file or a directory, and repair it if asked to."""
+
+    def agree(damage: checking.Damage, size: int) -> None:
+        goes = size - (damage.keeps or 0)
+        confirm(f"{damage}\nCut it to {damage.keeps} bytes? {goes} go; a copy of the file stays beside it.", yes=yes)
+
     path = Path(file)
     if not path.exists():
         raise Failure(f"there is no file {file}")
     try:
-        report = checking.check(path, fix=fix)
+        report = checking.check(path, fix=fix, agree=agree)
     except OSError as error:
         raise Failure(f"{error.filename or file}: {error.strerror}") from error
     print(json.dumps(_facts(file, report)) if as_json else report.text)
     if not report.ok:
-        raise SystemExit(Exit.DAMAGED)
+        raise SystemExit(Exit.DAMAGED if report.foreign is None else Exit.FAILED)
 
 
 def _facts(file: str, report: checking.CheckReport) -> dict[str, Any]:
@@ -38,6 +39,8 @@ def _facts(file: str, report: checking.CheckReport) -> dict[str, Any]:
         "fixed": report.fixed,
         "files": report.files,
         "commands": report.commands,
+        "in_use": report.in_use or None,
+        "reason": report.foreign,
         "copy": None if report.copy is None else str(report.copy),
         "damage": None
         if damage is None

@@ -150,7 +150,8 @@ def from_snapshot(path: Path) -> Gathered:
     try:
         loaded = read_rdb(source.read, SystemClock().now_ms())
     except BadFormat as error:
-        raise Failure(str(CorruptFile(path, error.at or 0, error.what)), Exit.DAMAGED) from error
+        reason = CorruptFile.of(path, error)
+        raise Failure(str(reason), Exit.DAMAGED if isinstance(reason, CorruptFile) else Exit.FAILED) from error
     return Gathered(loaded.keyspace, loaded.functions)
 
 

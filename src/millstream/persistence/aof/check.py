@@ -1,20 +1,25 @@
 """Is a log, or a snapshot, whole? And if not: where is it damaged, and what can be kept of it?
 
-    check(path)    a directory with a manifest, a manifest, a log file, a snapshot
-    fix            cuts the file behind its last whole command, after copying it beside itself
+    check(path)    a directory with a log or a snapshot, a manifest, a log file, a snapshot
+    fix            cuts the file after its last whole command, after copying it beside itself
 
-A file is read as it is when it is loaded, but for what its commands would do.
+A file is read as it is when it is loaded, but for what its commands would do. A directory that a broker has locked is
+read as it is at this moment: its last command may still be on its way. Only `fix` is refused there; it holds the lock
+itself. A file that is neither a log nor a snapshot is named, and never changed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from millstream.errors import BadFormat, PersistenceError
+from millstream.errors import BadFormat, NewerFormat, PersistenceError
 from millstream.persistence.aof.manifest import Manifest, read_manifest
-from millstream.persistence.aof.replay import RDB_MAGICS
+from millstream.persistence.aof.recognize import why_foreign
+from millstream.persistence.aof.replay import RDB_MAGICS, is_known
 from millstream.persistence.aof.scan import Damaged, Scanner, Torn
 from millstream.persistence.files import (
     ByteSource,
@@ -28,6 +33,7 @@ from millstream.persistence.files import (
 from millstream.persistence.rdb.file import read_rdb
 
 _NEVER_MS: Final = 0  # no key has expired by then
+_MOST_TRIES: Final = 100  # of a log whose files are replaced while it is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class Damage:
     reason: str
     keeps: int | None  # how many bytes a repair would keep; None: it cannot be repaired
     is_torn: bool = False  # only the end is missing: a server cuts it off by itself
+    is_missing: bool = False  # the file is not there
 
     def __str__(self) -> str:
         return f"{self.path} is damaged at offset {self.at}: {self.reason}"
@@ -53,57 +60,136 @@ class CheckReport:
     damage: Damage | None = None
     fixed: bool = False
     copy: Path | None = None  # of the damaged file as it was
+    foreign: str | None = None  # why there is nothing to check: not ours, or of a newer version
+    in_use: str | None = None  # who has the directory: nothing was changed
+    unfinished_at: int | None = None  # of a log in use: here a command begins that is not all there yet
 
     @property
     def ok(self) -> bool:
         """Whether everything is whole, now."""
-        return self.damage is None or self.fixed
+        return self.foreign is None and (self.damage is None or self.fixed)
 
     @property
     def text(self) -> str:
         """The report for people."""
-        if self.damage is None:
-            return f"whole: {self.files} {'file' if self.files == 1 else 'files'}, {self.commands} commands"
-        if self.fixed:
-            return f"{self.damage}\nrepaired: cut to {self.damage.keeps} bytes; as it was: {self.copy}"
-        if self.damage.keeps is None:
-            return f"{self.damage}\nthis cannot be repaired"
-        hint = "a server would cut it there by itself" if self.damage.is_torn else "--fix would cut it"
-        return f"{self.damage}\n{hint}: {self.damage.keeps} bytes would be kept"
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        damage = self.damage
+        if self.in_use is not None:
+            yield f"in use by {self.in_use}: this is how it was a moment ago"
+        if self.foreign is not None:
+            yield self.foreign
+        elif damage is None:
+            yield f"whole: {self.files} {'file' if self.files == 1 else 'files'}, {self.commands} commands"
+            if self.unfinished_at is not None:
+                yield f"the command at offset {self.unfinished_at} is being written"
+        else:
+            yield str(damage)
+            if self.fixed:
+                yield f"repaired: cut to {damage.keeps} bytes; as it was: {self.copy}"
+            elif damage.keeps is None:
+                yield "this cannot be repaired"
+            else:
+                hint = "a server would cut it there by itself" if damage.is_torn else "--fix would cut it"
+                yield f"{hint}: {damage.keeps} bytes would be kept"
 
 
-def check(path: Path, *, fix: bool = False, files: Files | None = None) -> CheckReport:
-    """Check a directory, a manifest, a log file or a snapshot; with `fix`, repair what can be repaired."""
+def check(
+    path: Path,
+    *,
+    fix: bool = False,
+    files: Files | None = None,
+    agree: Callable[[Damage, int], None] = lambda damage, size: None,
+) -> CheckReport:
+    """Check a directory, a manifest, a log file or a snapshot; with `fix`, repair what can be repaired.
+
+    `agree` is called with the damage and the size of its file before that is changed, and raises what keeps it from
+    that. PersistenceError: the directory is in use, which keeps `fix` from anything.
+    """
     files = files or RealFiles()
-    report = _check_all(files, path)
-    damage = report.damage
-    if not fix or damage is None or damage.keeps is None:
-        return report
-    copy = free_name(files, damage.path, "damaged")
-    copy_file(files, damage.path, copy)
-    handle = files.open(damage.path)
-    try:
-        handle.truncate(damage.keeps)
-        handle.sync()
-    finally:
-        handle.close()
-    return CheckReport(report.files, report.commands, damage, fixed=True, copy=copy)
+    if not fix:
+        return _look(files, path)
+    with _locked(files, path):
+        report = _check_all(files, path)
+        damage = report.damage
+        if damage is None or damage.keeps is None:
+            return report
+        agree(damage, files.size(damage.path))
+        return replace(report, fixed=True, copy=_repair(files, damage.path, damage.keeps))
 
 
 check_file = check
 
 
+def _repair(files: Files, path: Path, keeps: int) -> Path:
+    """Cut a file; returns the copy of what it was."""
+    copy = free_name(files, path, "damaged")
+    copy_file(files, path, copy)
+    handle = files.open(path)
+    try:
+        handle.truncate(keeps)
+        handle.sync()
+    finally:
+        handle.close()
+    return copy
+
+
+# Locks
+
+
+def _lock_directories(files: Files, path: Path) -> list[Path]:
+    """The directories whose lock may cover a path: its own, and the one above for what is in `appenddirname`."""
+    path = files.resolve(path)
+    directory = path if files.is_directory(path) else path.parent
+    return [directory, directory.parent]
+
+
+@contextlib.contextmanager
+def _locked(files: Files, path: Path) -> Iterator[None]:
+    """Keep brokers out; a file outside of any directory that a broker has ever opened needs no lock."""
+    directories = [each for each in _lock_directories(files, path) if files.is_locked_by(each) is not None]
+    with contextlib.ExitStack() as stack:
+        for directory in directories:
+            stack.callback(files.lock(directory))
+        yield
+
+
+def _look(files: Files, path: Path) -> CheckReport:
+    """Check without changing anything; what a broker that runs is just writing is no damage."""
+    holders = [files.is_locked_by(each) for each in _lock_directories(files, path)]
+    in_use = next(filter(None, holders), None)
+    report = _check_all(files, path)
+    if in_use is None:
+        return report
+    for _ in range(_MOST_TRIES):
+        missing = report.damage
+        if missing is None or not missing.is_missing:
+            break
+        report = _check_all(files, path)
+        if report.damage == missing:
+            break
+        # A rewrite had replaced the files that the manifest named: what counts is the next report.
+    if report.damage is not None and report.damage.is_torn:
+        report = replace(report, damage=None, unfinished_at=report.damage.keeps)
+    return replace(report, in_use=in_use)
+
+
+# Checking
+
+
 def _check_all(files: Files, path: Path) -> CheckReport:
     manifest_path = _manifest_of(files, path)
-    if manifest_path is None:
-        if not files.exists(path):
-            return CheckReport(0, 0, Damage(path, 0, "there is no such file", None))
-        return _check_one(files, path, is_last=True)
-    try:
-        manifest = read_manifest(b"".join(files.read(manifest_path)))
-    except PersistenceError as error:
-        return CheckReport(1, 0, Damage(manifest_path, 0, str(error), None))
-    return _check_log(files, manifest_path.parent, manifest)
+    if manifest_path is not None:
+        return _check_manifest(files, manifest_path)
+    if not files.is_directory(path):
+        return _check_lone(files, path)
+    snapshots = [path / name for name in files.names(path) if name.endswith(".rdb")]
+    if not snapshots:
+        return CheckReport(0, 0, foreign=f"{path} holds no log and no snapshot: nothing was checked")
+    reports = [_check_lone(files, each) for each in snapshots]
+    first_bad = next((report for report in reports if not report.ok), reports[0])
+    return replace(first_bad, files=len(reports))
 
 
 def _manifest_of(files: Files, path: Path) -> Path | None:
@@ -119,26 +205,53 @@ def _manifest_of(files: Files, path: Path) -> Path | None:
     return None
 
 
+def _check_manifest(files: Files, path: Path) -> CheckReport:
+    try:
+        manifest = read_manifest(b"".join(files.read(path)))
+    except PersistenceError as error:
+        return CheckReport(1, 0, Damage(path, 0, str(error), None))
+    return _check_log(files, path.parent, manifest)
+
+
 def _check_log(files: Files, directory: Path, manifest: Manifest) -> CheckReport:
     commands = 0
     paths = [directory / file.name for file in manifest.replayed]
     for at, path in enumerate(paths):
-        if not files.exists(path):
-            return CheckReport(at, commands, Damage(path, 0, "the manifest names this file, but it is not there", None))
-        report = _check_one(files, path, is_last=not any(map(files.size, filter(files.exists, paths[at + 1 :]))))
+        try:
+            followers = [later for later in paths[at + 1 :] if files.exists(later) and files.size(later)]
+            report = _check_one(files, path, is_last=not followers)
+        except FileNotFoundError:
+            missing = Damage(path, 0, "the manifest names this file, but it is not there", None, is_missing=True)
+            return CheckReport(at, commands, missing)
         commands += report.commands
-        if report.damage is not None:
-            return CheckReport(at + 1, commands, report.damage)
+        if not report.ok:
+            return replace(report, files=at + 1, commands=commands)
     return CheckReport(len(paths), commands)
 
 
+def _check_lone(files: Files, path: Path) -> CheckReport:
+    """Check a file that no manifest vouches for."""
+    if not files.exists(path):
+        return CheckReport(0, 0, Damage(path, 0, "there is no such file", None))
+    why = why_foreign(files, path)
+    if why is not None:
+        return CheckReport(0, 0, foreign=f"{path} is neither a log nor a snapshot, {why}: nothing was checked")
+    return _check_one(files, path, is_last=True)
+
+
 def _check_one(files: Files, path: Path, *, is_last: bool) -> CheckReport:
-    start = 0
     try:
         start = _check_preamble(files, path)
+    except NewerFormat as error:
+        return CheckReport(1, 0, foreign=f"{path} cannot be checked: {error.what}")
     except BadFormat as error:
         return CheckReport(1, 0, Damage(path, error.at or 0, error.what, None))
-    return _check_commands(files, path, start, is_last=is_last)
+    report = _check_commands(files, path, start)
+    damage = report.damage
+    if damage is not None and not is_last:
+        reason = f"{damage.reason}; other files of the log follow, and would not fit a shorter one"
+        return replace(report, damage=replace(damage, reason=reason, keeps=None, is_torn=False))
+    return report
 
 
 def _check_preamble(files: Files, path: Path) -> int:
@@ -150,30 +263,29 @@ def _check_preamble(files: Files, path: Path) -> int:
     return source.given - len(loaded.rest)
 
 
-def _check_commands(files: Files, path: Path, start: int, *, is_last: bool) -> CheckReport:
+def _check_commands(files: Files, path: Path, start: int) -> CheckReport:
+    size, end = files.size(path), end_of_content(files, path, start)
     commands, whole_until, multi_at = 0, start, None
-    end = end_of_content(files, path, start)
-    scanner = Scanner(read_between(files, path, start, end), start)
     damage: Damage | None = None
     try:
-        for command in scanner:
+        for command in Scanner(read_between(files, path, start, end), start):
             name = command.argv[0].upper()
             commands += 1
             if name == b"MULTI" and multi_at is None:
                 multi_at = command.start
-            elif name == b"EXEC":
-                if multi_at is None:
-                    reason = "an EXEC without MULTI"
-                    return CheckReport(1, commands, Damage(path, command.start, reason, whole_until))
+            elif name == b"EXEC" and multi_at is not None:
                 multi_at = None
+            elif not is_known(name):
+                reason = "an EXEC without MULTI" if name == b"EXEC" else f"the command {name[:64]!r} is not known"
+                return CheckReport(1, commands, Damage(path, command.start, reason, whole_until))
             if multi_at is None:
                 whole_until = command.end
     except Torn as torn:
-        damage = Damage(path, torn.at, "the file ends inside a command", whole_until, is_torn=is_last)
+        damage = Damage(path, torn.at, "the file ends inside a command", whole_until, is_torn=True)
     except Damaged as bad:
         damage = Damage(path, bad.at, bad.reason, whole_until)
-    if damage is None and multi_at is None and end < files.size(path):
-        damage = Damage(path, end, "zero bytes follow the last command", whole_until, is_torn=is_last)
     if damage is None and multi_at is not None:
-        damage = Damage(path, multi_at, "the file ends inside a transaction", whole_until, is_torn=is_last)
+        damage = Damage(path, multi_at, "the file ends inside a transaction", whole_until, is_torn=True)
+    if damage is None and end < size:
+        damage = Damage(path, end, "zero bytes follow the last command", whole_until, is_torn=True)
     return CheckReport(1, commands, damage)

@@ -141,7 +141,8 @@ class Journal:
                 if any(self._files.size(later) for later in paths[at + 1 :]):
                     raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
                 if not cuts_torn_end:
-                    raise CorruptFile(path, found.torn_at, "the file ends inside a command; aof-load-truncated is no")
+                    reason = "the file ends inside a command; aof-load-truncated is no"
+                    raise CorruptFile(path, found.torn_at, reason, can_be_cut=True)
                 cut_bytes = self._cut(path, found.torn_at, keeps_copy=found.tail_holds_commands)
             loading.add(found, cut_bytes)
         return loading

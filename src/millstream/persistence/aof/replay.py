@@ -117,7 +117,7 @@ class Replay:
             # As of time 0 nothing has expired: what did so since is in the log that follows, or is swept later.
             loaded = read_rdb(source.read, 0, keyspace=self._keyspace, keep_expired=True)
         except BadFormat as error:
-            raise CorruptFile(path, source.given if error.at is None else error.at, error.what) from error
+            raise CorruptFile.of(path, error, source.given) from error
         self._found.keys = loaded.keys
         self._found.functions = tuple(loaded.functions)
         return source.given - len(loaded.rest)
@@ -178,17 +178,17 @@ class Replay:
             self._found.torn_at = torn.at
             self._found.tail_holds_commands = torn.holds_commands
         except Damaged as damage:
-            raise CorruptFile(path, damage.at, damage.reason) from damage
+            raise CorruptFile(path, damage.at, damage.reason, can_be_cut=True) from damage
         except Tripped as tripped:
-            raise CorruptFile(path, here, str(tripped)) from tripped
+            raise CorruptFile(path, here, str(tripped), can_be_cut=True) from tripped
         if seen < applied:  # nothing that is applied may be cut
-            raise CorruptFile(path, scanner.end, "a word does not end where it should")
+            raise CorruptFile(path, scanner.end, "a word does not end where it should", can_be_cut=True)
         if self._queue is not None:
             # A damaged EXEC would swallow all that follows: that is not for us to cut.
             unknown = next((argv[0] for argv in self._queue if not is_known(argv[0])), None)
             if unknown is not None:
                 reason = f"the transaction does not end, and holds the command {unknown[:64]!r}, which is not known"
-                raise CorruptFile(path, multi_start, reason)
+                raise CorruptFile(path, multi_start, reason, can_be_cut=True)
             self._found.torn_at = multi_start
 
     # Applying

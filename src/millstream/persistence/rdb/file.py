@@ -19,7 +19,7 @@ from typing import Final
 
 from millstream.engine.keys.keyspace import Database, Keyspace
 from millstream.engine.streams.stream import Stream
-from millstream.errors import BadFormat
+from millstream.errors import BadFormat, NewerFormat
 from millstream.persistence.rdb.codec import Reader, Writer
 from millstream.persistence.rdb.payload import load_value, type_byte, write_body
 from millstream.persistence.rdb.values import EmptyValue
@@ -158,7 +158,11 @@ class _Loading:
         if not digits.isdigit():
             raise BadFormat("this is no RDB file", 0)
         version = self._loaded.version = int(digits)
-        if not 1 <= version <= VERSION and version not in FOREIGN_VERSIONS:
+        if version > VERSION and version not in FOREIGN_VERSIONS:
+            raise NewerFormat(
+                f"RDB version {version} was written by a newer server, {VERSION} is the last one known", 0
+            )
+        if version < 1:
             raise BadFormat(f"an RDB file of version {version} cannot be read", 0)
 
     def _read_opcode(self, code: int) -> None:

@@ -106,6 +106,8 @@ def test_a_torn_log_gives_the_same_state_at_every_start(tail: int | None) -> Non
 @pytest.mark.parametrize("tail", [0, 40])
 def test_check_cuts_where_a_start_does(tail: int) -> None:
     for size, data, _, _ in torn_logs(tail):
+        if not size:
+            continue  # nothing shows that an empty file is a log
         files = MemoryFiles()
         files.put(LOG, data)
         found = replayed(data)[1]
