@@ -70,12 +70,22 @@ class Command:
 
 
 def _flags_by_options(name: str, argv: list[bytes]) -> tuple[str, ...]:
-    """Return what SET and BITFIELD do to their key: SET reads the old value only with GET, BITFIELD may only read."""
+    """Return what SET, DELEX and BITFIELD do to their key, which depends on the options.
+
+    SET reads the old value with GET or a comparison, DELEX with a comparison; BITFIELD may only read.
+    """
     if name == "bitfield":
         writes = not {b"SET", b"INCRBY"}.isdisjoint(map(bytes.upper, argv[2:]))
         return ("RW", "access", "update") if writes else ("RO", "access")
-    reads = b"GET" in map(bytes.upper, argv[3:])
-    return ("RW", "access", "update") if reads else ("OW", "update")
+    if name == "delex":
+        return ("RW", "delete") if len(argv) > 2 else ("RM", "delete")
+    options = frozenset(map(bytes.upper, argv[3:]))
+    if b"GET" in options:
+        return ("RW", "access", "update")
+    return ("OW", "update") if _COMPARISONS.isdisjoint(options) else ("RW", "update")
+
+
+_COMPARISONS = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
 
 
 class Registry:

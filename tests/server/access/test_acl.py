@@ -354,6 +354,8 @@ PROGRAMS = {
         CONFIG SET acl-pubsub-default x | CONFIG SET acllog-max-len -1 | CONFIG SET aclfile x | CONFIG GET aclfile
         CONFIG GET acllog-max-len | COMMAND INFO acl|setuser acl|whoami acl|log | COMMAND GETKEYSANDFLAGS copy a b
         COMMAND GETKEYSANDFLAGS set a b | COMMAND GETKEYSANDFLAGS set a b get | COMMAND GETKEYSANDFLAGS rename a b
+        COMMAND GETKEYSANDFLAGS set a b ifeq c | COMMAND GETKEYSANDFLAGS delex a
+        COMMAND GETKEYSANDFLAGS delex a ifne c
     """,
     "passwords": """
         ACL SETUSER u on >one >two +@all ~* | AUTH u one | ACL WHOAMI | AUTH u three | ACL WHOAMI | AUTH nobody x
