@@ -12,6 +12,7 @@ The host is whatever runs commands: it has the lock, the keyspace, the settings,
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -263,6 +264,8 @@ class Store:
             journal.flush(sync=self._syncs_always(journal) or (has_failed and journal.policy is not FsyncPolicy.NO))
         except OSError as error:
             return self._fail(error)
+        except MemoryError:
+            return self._fail(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
         if self._failure is not None:
             logger.warning("The log can be written again, nothing was lost: %s", self._directory)
             self._failure = None

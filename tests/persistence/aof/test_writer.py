@@ -176,3 +176,24 @@ def test_a_log_goes_on_behind_what_is_there_and_selects_anew() -> None:
     log.append([line(b"NEW", db=2)])
     log.write()
     assert files.content(LOG) == pack([b"OLD"]) + pack([b"SELECT", b"2"]) + pack([b"NEW"])
+
+
+class TooLarge(bytes):
+    """A word that there is no memory to encode."""
+
+    def __len__(self) -> int:
+        raise MemoryError
+
+
+def test_lines_that_there_is_no_memory_for_leave_no_trace() -> None:
+    """The SELECT before them is not in the log either: the next line must bring its own."""
+    files = MemoryFiles()
+    log = new_log(files)
+    log.append([line(b"SET", b"a", b"1")])
+    with pytest.raises(MemoryError):
+        log.append([line(b"SET", b"b", b"2", db=3), line(b"SET", b"b", TooLarge(b"2"), db=3)])
+    log.append([line(b"SET", b"c", b"3", db=3)])
+    log.write()
+    commands = [[b"SELECT", b"0"], [b"SET", b"a", b"1"], [b"SELECT", b"3"], [b"SET", b"c", b"3"]]
+    assert files.content(LOG) == b"".join(map(pack, commands))
+    assert log.size == len(files.content(LOG))

@@ -13,6 +13,7 @@ and would call the next sync a success: only writing them again makes that one m
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
@@ -50,17 +51,17 @@ _FENCES: Final = {(name,): encode_line((name,)) for name in (b"MULTI", b"EXEC")}
 class LineEncoder:
     """`encode_line` for one log: remembers the database, and has shorter ways for what workers log all day."""
 
-    __slots__ = ("_db", "_prefixes")
+    __slots__ = ("_prefixes", "db")
 
     def __init__(self) -> None:
-        self._db: int | None = None  # of the last line; None: a SELECT is needed
+        self.db: int | None = None  # of the last line; None: a SELECT is needed
         self._prefixes: dict[tuple[bytes, bytes, bytes], bytes] = {}  # how the claims of a consumer begin
 
     def encode(self, lines: Iterable[LogLine]) -> bytes:
         """Lines as they stand in the log."""
         parts: list[bytes] = []
         for db, argv in lines:
-            if db != self._db:
+            if db != self.db:
                 parts.append(self.select(db))
             fence = _FENCES.get(argv) if len(argv) == 1 else None
             parts.append(fence or self.encode_one(argv))
@@ -68,9 +69,9 @@ class LineEncoder:
 
     def select(self, db: int) -> bytes:
         """What has to stand before a line of this database: nothing if the last one was of it too."""
-        if db == self._db:
+        if db == self.db:
             return b""
-        self._db = db
+        self.db = db
         return encode_line((b"SELECT", b"%d" % db))
 
     def encode_one(self, argv: tuple[bytes, ...]) -> bytes:
@@ -176,33 +177,44 @@ class AppendLog:
         return not self._waiting and not self._unsynced and not self._has_untracked
 
     def append(self, lines: Iterable[LogLine]) -> None:
-        """Take in lines; the next `write` writes them."""
-        data = self._encoder.encode(lines)
-        self._waiting.append(data)
+        """Take in lines; the next `write` writes them. MemoryError: nothing was taken in, the database included."""
+        db = self._encoder.db
+        try:
+            data = self._encoder.encode(lines)
+            self._waiting.append(data)
+        except MemoryError:
+            self._encoder.db = db
+            raise
         self.waiting_bytes += len(data)
 
     def append_encoded(self, db: int, pieces: list[bytes]) -> None:
         """As append, for lines of one database that are encoded already, cut into pieces anywhere."""
-        data = self._encoder.select(db) + b"".join(pieces)
-        self._waiting.append(data)
+        before = self._encoder.db
+        try:
+            data = self._encoder.select(db) + b"".join(pieces)
+            self._waiting.append(data)
+        except MemoryError:
+            self._encoder.db = before
+            raise
         self.waiting_bytes += len(data)
 
     def write(self) -> None:
-        """Write what waits. OSError: some of it may be written; the rest waits on, and goes on at its place."""
-        waiting = self._waiting
-        data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-        while data:
-            try:
-                taken = self.handle.write_at(self._at, data)
-            except OSError:
-                self._waiting = [data]
-                raise
-            done, data = (data, b"") if taken == len(data) else (data[:taken], data[taken:])
+        """Write what waits. OSError, MemoryError: some of it may be written; the rest waits on for its place."""
+        if len(self._waiting) > 1:
+            with contextlib.suppress(MemoryError):  # then it is written piece by piece
+                self._waiting = [b"".join(self._waiting)]
+        while self._waiting:
+            data = self._waiting[0]
+            taken = self.handle.write_at(self._at, data)
+            if taken == len(data):
+                del self._waiting[0]
+                done = data
+            else:
+                done, self._waiting[0] = data[:taken], data[taken:]
             self._at += taken
             self.waiting_bytes -= taken
             if self.keeps_unsynced:
                 self._unsynced.append(done)
-        self._waiting = []
         if not self.keeps_unsynced:
             self._unsynced = []
             self._synced_at = self._at
