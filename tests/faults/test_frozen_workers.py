@@ -108,6 +108,32 @@ def test_a_lease_ends_by_the_clock_alone() -> None:
     assert not lease.valid
 
 
+def test_a_lease_is_invalid_while_no_renewal_gets_through_and_valid_again_after_one(valkey_server: RealServer) -> None:
+    url = f"redis://127.0.0.1:{valkey_server.port}"
+    orders = Stream[Order]("orders", url, group="g", lease=0.6)
+    begun, go_on, seen = threading.Event(), threading.Event(), list[Message[Order]]()
+
+    @orders.handler
+    def charge(order: Order, message: Message[Order]) -> None:
+        seen.append(message)
+        begun.set()
+        go_on.wait(30)
+
+    with orders:
+        orders.backend.execute("FLUSHALL")
+        with frozen_at_will(orders, url) as gate:
+            orders.publish(Order(1))
+            assert begun.wait(30)
+            (message,) = seen
+            gate.clear()
+            until(lambda: not message.lease.valid)
+            assert orders.audit().pending == 1  # nobody has taken it: only the clock has run
+            gate.set()
+            until(lambda: message.lease.valid)
+            go_on.set()
+            until(lambda: orders.audit().done == 1)
+
+
 def test_a_lease_is_invalid_before_another_consumer_can_have_the_entry(valkey_server: RealServer) -> None:
     url = f"redis://127.0.0.1:{valkey_server.port}"
     orders = Stream[Order]("orders", url, group="g", lease=0.5)

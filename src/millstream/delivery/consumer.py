@@ -29,7 +29,7 @@ from millstream.delivery.recorder import NullRecorder, Recorder, bound
 from millstream.delivery.rfc import RfcRecovery
 from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, DeadLetter, Discard, Later, Reason, Release, Settlement
-from millstream.delivery.steps import Settle, Steps
+from millstream.delivery.steps import CLAIM_IDLE_MS, Settle, Steps
 from millstream.errors import BackendError, ServerReplied, Unavailable
 from millstream.printable import safe_logger
 
@@ -38,6 +38,7 @@ logger = safe_logger(logging.getLogger(__name__))
 
 SCAN_EVERY_MS = 500  # on servers without CLAIM: how soon something released or due is found by a consumer that waits
 PEEK_EVERY_MS = 100  # there too, while others have entries: how soon their retries are heard of
+TAKE_OVER_EVERY_MS = 1000  # on servers with CLAIM: how often we look for what dead consumers left
 SETTLE_AT_ONCE = 500  # items a call; more only make other clients wait longer
 RENEW_AT_ONCE = 500
 OURS = frozenset({b"retry_count", b"original_id", b"redriven", b"redrive_group", b"expires_at"})  # behind the prefix
@@ -122,8 +123,9 @@ class Consumer:
             settings.field_prefix.encode(),
             keep_done=settings.retain == "all",
             lease_ms=round(settings.min_idle_s * 1000),
+            claim_ms=CLAIM_IDLE_MS,
         )
-        self.watch = ServerWatch(max(1000, self.steps.lease_ms // 4), self.steps.lease_ms)
+        self.watch = ServerWatch.for_leases(self.validity_ms, self.steps.lease_ms)
         if settings.recovery == "rfc":
             self.rfc = RfcRecovery(self.steps, settings, self.recorder, self.watch, self.watch_ms)
             self._next_scan_ms = self.watch_ms() + self.rfc.next_interval_ms()  # the first one is a part of `open`
@@ -152,7 +154,7 @@ class Consumer:
 
     def open(self) -> None:
         """Make stream and group unless they are there; with the RFC's recovery, look for the dead before all else."""
-        self.backend.run(self.steps.create_group(self.settings.group_start))
+        self._run(self.steps.create_group(self.settings.group_start))
         self.check_clock()
         if self.can_claim_read:
             self._park_again()
@@ -163,9 +165,23 @@ class Consumer:
             if scan.is_whole and not scan.seen:
                 logger.info("no unacknowledged entries of %r are old enough to be recovered", self.stream)
 
+    def _run(self, call: Call[T]) -> T:
+        reply = self.backend.run(call)
+        if self.watch.answered(self.watch_ms()):
+            logger.warning(
+                "the server, or this process, stood still: no entry of %r is taken over for %d ms",
+                self.stream,
+                self.watch.respite_ms,
+            )
+        return reply
+
     def share_watch(self, other: Consumer) -> None:
-        """Look at the server's clock together: a jump that one of two has seen, the other must know of."""
+        """Look at the server's clock together: a jump or a stall that one of two has seen, the other must know of.
+
+        One of the two is a lease keeper's, so the server is asked at least once a heartbeat.
+        """
         self.watch = other.watch
+        self.watch.silence_ms = round(self.settings.heartbeat_s * 1000) + self.watch.tolerance_ms
         if self.rfc is not None:
             self.rfc.watch = other.watch
 
@@ -196,7 +212,7 @@ class Consumer:
                 raise
             # somebody removed the group or the stream: begin again, as at the start
             logger.warning("group %r of stream %r is gone and is made anew", self.group, self.stream)
-            self.backend.run(self.steps.create_group(self.settings.group_start))
+            self._run(self.steps.create_group(self.settings.group_start))
             return []
         except BackendError:
             self._is_sure_of_clock = False  # another server may answer next time
@@ -214,7 +230,7 @@ class Consumer:
         later = [] if self.rfc is not None else [delivery for delivery in found if not delivery.is_first]
         if not later:
             return found
-        answers = self.backend.run(self.steps.redelivered(self.name, later))
+        answers = self._run(self.steps.redelivered(self.name, later))
         known = dict(zip(map(id, later), answers, strict=True))
         firsts = [delivery for delivery in found if delivery.is_first]
         return [delivery.known_as(known[id(delivery)]) for delivery in later if known[id(delivery)].fence] + firsts
@@ -233,7 +249,7 @@ class Consumer:
             return []
         takes = self._takes
         known = {(delivery.id, delivery.number) for delivery in list(self._handed.values())}
-        found = self.backend.run(self.steps.reread(self.name, credit, known))
+        found = self._run(self.steps.reread(self.name, credit, known))
         if takes != self._takes:
             return []  # somebody took entries meanwhile, which we cannot tell from lost ones: look again
         if len(found) < credit:
@@ -262,49 +278,49 @@ class Consumer:
         if not self._is_sure_of_clock:
             self.check_clock()
         now = self.watch_ms()
-        is_paused = self.watch.is_paused(now)
-        if self.can_claim_read:
-            min_idle = None if is_paused else self.steps.lease_ms
-            found = self.backend.run(self.steps.read(self.name, credit, block_ms or None, min_idle))
-            # this read cannot be told what time it should be: if a jump made them look forgotten, it must not go on so
-            self._is_sure_of_clock = all(delivery.idle_ms < self.steps.lease_ms for delivery in found)
-            return found
         if self.rfc is not None:  # its scan is a part of `maintain`: it appends copies, and needs no room here
-            return self.backend.run(self.steps.read(self.name, credit, block_ms or None))
+            return self._run(self.steps.read(self.name, credit, block_ms or None))
         if now >= self._next_scan_ms:
-            found = self._scan(credit, now, is_paused)
+            found = self._scan(credit, now)
             if found:
                 return found
-        # never longer than until the next look: nothing else tells us of what is released or falls due
+        # never longer than until the next look: nothing else tells us of what the dead left
         block_ms = min(block_ms, max(1, self._next_scan_ms - self.watch_ms()))
+        if self.can_claim_read:
+            min_idle = None if self.watch.is_paused(now) else self.steps.due_idle_ms
+            return self._run(self.steps.read(self.name, credit, block_ms or None, min_idle))
         if self._is_busy_elsewhere:
             block_ms = min(block_ms, PEEK_EVERY_MS)
-        found = self.backend.run(self.steps.read(self.name, credit, block_ms or None))
+        found = self._run(self.steps.read(self.name, credit, block_ms or None))
         if not found and self._is_busy_elsewhere and self.watch_ms() < self._next_scan_ms:
             self._peek()
         return found
 
     def _peek(self) -> None:
         """Look when the next retry is due: another worker may have made it since our last scan, and ended."""
-        due_ms, now = self.backend.run(self.steps.next_retry()), self.watch_ms()
+        due_ms, now = self._run(self.steps.next_retry()), self.watch_ms()
         expected = self.watch.expected_ms(now)
         if due_ms is not None and expected is not None:
             self._next_scan_ms = min(self._next_scan_ms, now + max(0, due_ms - expected))
 
-    def _scan(self, credit: int, now: int, is_paused: bool) -> list[Delivery]:
-        self._next_scan_ms = now + SCAN_EVERY_MS
-        if is_paused:
+    def _scan(self, credit: int, now: int) -> list[Delivery]:
+        """Take over what the dead left; where the read cannot CLAIM, also what is released or due."""
+        self._next_scan_ms = now + (
+            min(TAKE_OVER_EVERY_MS, self.steps.lease_ms // 4) if self.can_claim_read else SCAN_EVERY_MS
+        )
+        may_take_over = self.watch.may_take_over(now)
+        if self.watch.is_paused(now) or (self.can_claim_read and not may_take_over):
             return []
         call = self.steps.recover(
             self.name,
             credit,
-            min_idle_ms=self.steps.lease_ms,
+            min_idle_ms=self.steps.lease_ms if may_take_over else CLAIM_IDLE_MS,
             cursor=self._cursor,
             tombstones=self.keeps_dead,
             expected_ms=self.watch.expected_ms(now),
             tolerance_ms=self.watch.tolerance_ms,
         )
-        found = self.backend.run(replace(call, can_resend=False))  # sent again it would not name what it took before
+        found = self._run(replace(call, can_resend=False))  # sent again it would not name what it took before
         self._look_at_clock(found.server_ms)
         self._cursor = found.cursor
         self._is_busy_elsewhere = found.is_busy
@@ -313,6 +329,8 @@ class Consumer:
             self._next_scan_ms = 0  # there may be more: at once
         elif found.next_due_ms is not None:
             self._next_scan_ms = min(self._next_scan_ms, now + found.next_due_ms)
+        elif self.can_claim_read and not found.is_busy and found.cursor == b"0-0":
+            self._next_scan_ms = now + self.steps.lease_ms  # what is delivered from now on is not due before
         return found.deliveries
 
     def take_due(self, credit: int) -> list[Delivery]:
@@ -324,8 +342,7 @@ class Consumer:
         self._takes_now += 1
         try:
             now = self.watch_ms()
-            is_paused = self.watch.is_paused(now)
-            take = self._claim_due(credit, is_paused) if self.can_claim_read else self._scan(credit, now, is_paused)
+            take = self._claim_due(credit, now) if self.can_claim_read else self._scan(credit, now)
             found = self._looked_up(take)
             if found:
                 self._note_found(found)
@@ -336,11 +353,11 @@ class Consumer:
         finally:
             self._takes_now -= 1
 
-    def _claim_due(self, credit: int, is_paused: bool) -> list[Delivery]:
+    def _claim_due(self, credit: int, now: int) -> list[Delivery]:
         """A read with CLAIM that does not block: Redis looks at blocked ones ten times a second only."""
-        if is_paused or not self._is_sure_of_clock:
+        if self.watch.is_paused(now) or not self._is_sure_of_clock:
             return []
-        return self.backend.run(self.steps.read(self.name, credit, None, self.steps.lease_ms))
+        return self._run(self.steps.read(self.name, credit, None, self.steps.due_idle_ms))
 
     def attempt(self, delivery: Delivery) -> int:
         """Which try this is, from 1: failures count; releases and deaths of the process do not."""
@@ -405,7 +422,7 @@ class Consumer:
         items, lost = list(held), set[bytes]()
         for first in range(0, len(items), RENEW_AT_ONCE):
             page = items[first : first + RENEW_AT_ONCE]
-            renewed = self.backend.run(self.steps.renew(self.name, page, lock_ms))
+            renewed = self._run(self.steps.renew(self.name, page, lock_ms))
             self._look_at_clock(renewed.server_ms)
             lost.update(renewed.lost)
         self.recorder.lock_extension(True, len(items) - len(lost))
@@ -415,7 +432,7 @@ class Consumer:
 
     def begin_alone(self, delivery: Delivery) -> bool:
         """Write down that a suspect's handler begins, alone in its process; False if the entry was lost before."""
-        return self.backend.run(self.steps.begin_alone(self.name, delivery.id, delivery.number))
+        return self._run(self.steps.begin_alone(self.name, delivery.id, delivery.number))
 
     # Ending
 
@@ -433,6 +450,8 @@ class Consumer:
             self._record(result)
             if result.error is None:
                 self.let_go(result.delivery)
+            if isinstance(result.settlement, Release) and not result.settlement.has_begun and not self.can_claim_read:
+                self._next_scan_ms = 0  # the suspect that is next is among them
             if isinstance(result.settlement, Later) and self.rfc is None:
                 self._next_scan_ms = min(self._next_scan_ms, self.watch_ms() + round(result.settlement.delay_s * 1000))
         return results
@@ -451,7 +470,7 @@ class Consumer:
         doing; if it was sent once, somebody else has taken the entry over and ended it, and we are late."""
         for attempt in range(RESENDS):
             try:
-                codes = self.backend.run(replace(call, can_resend=False))
+                codes = self._run(replace(call, can_resend=False))
                 return codes if is_repeat else [-1 if code == 0 else code for code in codes]
             except Unavailable:
                 if attempt == RESENDS - 1:
@@ -540,21 +559,21 @@ class Consumer:
         if self.rfc is None:
             if now >= self._next_sweep_ms:
                 self._sweep(now)
-        elif now >= self._next_scan_ms and not self.watch.is_paused(now) and not self.rfc.walk(self.backend):
+        elif now >= self._next_scan_ms and self.watch.may_take_over(now) and not self.rfc.walk(self.backend):
             self._next_scan_ms = now + self.rfc.next_interval_ms()
         if now >= self._next_reap_ms:
             self._next_reap_ms = now + round(self.settings.reap_idle * 500)
-            self.backend.run(self.steps.reap(round(self.settings.reap_idle * 1000)))
+            self._run(self.steps.reap(round(self.settings.reap_idle * 1000)))
         if now >= self._next_depth_ms:
             self._next_depth_ms = now + DEPTH_EVERY_MS
             self._note_depths()
         next_ms = min(self._next_promote_ms, self._next_sweep_ms if self.rfc is None else self._next_scan_ms)
-        if self.rfc is not None and self.watch.is_paused(now):
+        if self.rfc is not None and not self.watch.may_take_over(now):
             next_ms = self._next_promote_ms
         return max(0.0, (next_ms - self.watch_ms()) / 1000)
 
     def _note_depths(self) -> None:
-        account = self.backend.run(self.steps.audit(is_exact=False))
+        account = self._run(self.steps.audit(is_exact=False))
         self.recorder.pel_depth(account.pending)
         self.recorder.delayed_depth(account.delayed)
         self.recorder.lag(account.undelivered)
@@ -570,7 +589,7 @@ class Consumer:
 
     def _promote(self, now: int) -> None:
         news = self._news_of_sooner
-        done = self.backend.run(self.steps.promote(rank=self._rank, with_retries=self.rfc is None))
+        done = self._run(self.steps.promote(rank=self._rank, with_retries=self.rfc is None))
         self._look_at_clock(done.server_ms)
         self._rank = done.next_rank
         wait_ms = min(PROMOTE_EVERY_MS, self.steps.lease_ms // 3)
@@ -587,7 +606,7 @@ class Consumer:
         call = self.steps.recover(
             self.name, 0, min_idle_ms=self.steps.lease_ms, cursor=self._ghost_cursor, tombstones=self.keeps_dead
         )
-        found = self.backend.run(call)
+        found = self._run(call)
         self._ghost_cursor = found.cursor
         self._note_trimmed(found.trimmed)
         is_through = found.cursor == b"0-0"
@@ -605,7 +624,7 @@ class Consumer:
 
     def check_clock(self) -> None:
         """Look at the server's clock; recovery waits if it has jumped."""
-        self._look_at_clock(self.backend.run(self.steps.server_time()))
+        self._look_at_clock(self._run(self.steps.server_time()))
         self._is_sure_of_clock = True
 
     def _look_at_clock(self, server_ms: int) -> None:

@@ -117,8 +117,6 @@ class RfcRecovery:
 
         How many were; None when the server's clock cannot be believed now, and the scan has to find them.
         """
-        if self.watch.is_paused(self.watch_ms()):
-            return None
         return self._requeue(backend, ids, min(EVENT_MIN_IDLE_MS, round(self.settings.lease * 500)), by_scan=False)
 
     def _page(self, backend: RunsRecoveryCalls, walk: _KeyWalk, size: int) -> bool:
@@ -138,6 +136,10 @@ class RfcRecovery:
     def _requeue(
         self, backend: RunsRecoveryCalls, ids: Sequence[bytes], min_idle_ms: int, *, by_scan: bool
     ) -> int | None:
+        if not self.watch.may_take_over(
+            self.watch_ms()
+        ):  # asked here: the server may have stood still since the ids came
+            return None
         settings = self.settings
         call = self.steps.requeue(
             ids,

@@ -16,6 +16,10 @@ from millstream.delivery.delivery import Delivery, Known, pairs
 from millstream.delivery.keys import Keys
 from millstream.delivery.recorder import NullRecorder, Recorder
 
+# A CLAIM read takes entries that have been idle for so long: retries that are due, whose time is set accordingly. What
+# the dead left is taken by a step instead, which looks at the clock: a read that waits while the server stands still
+# would take over what the living have.
+CLAIM_IDLE_MS = 86_400_000
 RELEASED = b"~released"  # consumers that are nobody; see lua/shared.lua
 DELAYED = b"~delayed"
 
@@ -148,6 +152,7 @@ class Steps:
     prefix: bytes = b"_"
     keep_done: bool = False  # entries stay in the stream when all groups are done with them
     lease_ms: int = 30_000
+    claim_ms: int | None = None  # how long an entry is idle that a CLAIM read takes; None: for a lease
 
     @property
     def flags(self) -> str:
@@ -160,6 +165,13 @@ class Steps:
             ("k", self.keep_done),
         )
         return "".join(letter for letter, is_set in letters if is_set) or "-"
+
+    @property
+    def due_idle_ms(self) -> int:
+        """How long a retry that is due has been idle, by the time that is set when it is put off."""
+        if self.claim_ms is None or not self.capabilities.claim_read:
+            return self.lease_ms
+        return self.claim_ms
 
     def create_group(self, start: str) -> Call[None]:
         """Make the stream and the group unless they are there."""
@@ -217,7 +229,7 @@ class Steps:
         if has_locks:
             keys += [self.keys.lock(item.id) for item in items]
         flags = self.flags + ("l" if has_locks else "")
-        words: list[Word] = [self.group, consumer, flags, self.prefix, self.lease_ms]
+        words: list[Word] = [self.group, consumer, flags, self.prefix, self.due_idle_ms]
         places: dict[bytes, int] = {}
 
         def place(key: bytes) -> int:
@@ -284,7 +296,7 @@ class Steps:
     def promote(self, limit: int = 1000, rank: int = 0, *, with_retries: bool = True) -> Call[Promoted]:
         """Append what was published for now; keep parked retries parked."""
         keys = [self.keys.stream, self.keys.delayed, self.keys.retries(self.group)]
-        words = (self.group if with_retries else b"", self.flags, self.lease_ms, limit, rank)
+        words = (self.group if with_retries else b"", self.flags, self.due_idle_ms, limit, rank)
         return script("promote").call(keys, words, parse_promoted)
 
     def await_sooner(self, wait_ms: int) -> Call[bool]:

@@ -83,7 +83,7 @@ class Member:
         self._wire: DeliveryWire | None = None
         self._asked = FIRST_FETCH
         self._watch_s = watch_s
-        self._clock = ServerWatch(max(1000, self._terms.lease_ms // 4), self._terms.lease_ms)
+        self._clock = ServerWatch.for_leases(self._terms.lease_ms, self._terms.lease_ms)
         self._is_unsure = True  # the batch's consumer may have entries that we know nothing of
         self._cursor = b"0-0"
         self._next_pick_s = self._next_promote_s = 0.0
@@ -100,7 +100,11 @@ class Member:
         return self._batches_
 
     def _run(self, call: Call[T]) -> T:
-        return self._server.backend.run(call)
+        asked_ms = self._now_ms()
+        reply = self._server.backend.run(call)
+        if self._now_ms() - asked_ms > self._clock.tolerance_ms:  # the living could not renew their leases either
+            self._clock.stalled(self._now_ms())
+        return reply
 
     def open(self) -> None:
         """Make stream and group unless they are there."""
@@ -162,8 +166,7 @@ class Member:
 
     def _pick(self, consumer: bytes, room: Room) -> None:
         """What was delivered before and is nobody's, or a silent consumer's."""
-        if self._server.backend.capabilities.claim_read:
-            self._pick_by_read(consumer, room)
+        if not self._clock.may_take_over(self._now_ms()):
             return
         if self._watch_s() < self._next_pick_s:
             return
@@ -188,27 +191,6 @@ class Member:
                 return
         self._next_pick_s = 0.0  # there may be more
 
-    def _pick_by_read(self, consumer: bytes, room: Room) -> None:
-        """The same on a server whose reads bring it along, before what is new."""
-        if self._clock.is_paused(self._now_ms()):
-            return
-        while (credit := min(self._claimable(room), PAGE, MOST_PICKED - len(room.picked))) > 0:
-            found = self._run(self.batches.steps.read(consumer, credit, None, self._terms.lease_ms))
-            is_new = [delivery.number == 1 and delivery.idle_ms == 0 for delivery in found]
-            old = [delivery for delivery, new in zip(found, is_new, strict=True) if not new]
-            room.picked += self._fit(consumer, old)
-            if len(old) < len(found):
-                room.ranges += self._fit_range(consumer, [each for each, new in zip(found, is_new, strict=True) if new])
-            if len(old) < credit:
-                return
-
-    def _claimable(self, room: Room) -> int:
-        """How many entries a read that claims may bring: no more than may be new, or than there are to claim."""
-        if room.left_new == room.left:
-            return room.left
-        waiting = self._run(self.batches.steps.pending_page(b"0-0", PAGE, self._terms.lease_ms))
-        return min(room.left, len(waiting))
-
     def _fit(self, consumer: bytes, deliveries: list[Delivery]) -> list[Picked]:
         """Those that may be worked on; the others are settled."""
         now_ms = self._clock.expected_ms(self._now_ms())
@@ -219,14 +201,6 @@ class Member:
             for each, end in zip(deliveries, verdicts, strict=True)
             if end is None
         ]
-
-    def _fit_range(self, consumer: bytes, deliveries: list[Delivery]) -> list[Range]:
-        now_ms = self._clock.expected_ms(self._now_ms())
-        verdicts = [verdict(each.by_name, 1, self._terms, now_ms) for each in deliveries]
-        self._end(consumer, [(each, end) for each, end in zip(deliveries, verdicts, strict=True) if end is not None])
-        ids = [parse_id(each.id) for each in deliveries]
-        without = [at for at, end in enumerate(verdicts) if end is not None]
-        return cut(ids[0], ids[-1], len(ids), without, ids.__getitem__)
 
     def _read_new(self, consumer: bytes, room: Room) -> None:
         while (asked := min(room.left_new, self._asked, room.cut_every)) > 0:

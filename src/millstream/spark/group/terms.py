@@ -11,7 +11,7 @@ from millstream.delivery.batches import Batches, Condemned
 from millstream.delivery.keys import Keys
 from millstream.delivery.policy import Failure, decide
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
-from millstream.delivery.steps import Settle, Steps
+from millstream.delivery.steps import CLAIM_IDLE_MS, Settle, Steps
 from millstream.spark.group.options import Terms
 
 
@@ -23,7 +23,12 @@ def keys_of(stream: str, terms: Terms) -> Keys:
 def batches_of(stream: str, terms: Terms, capabilities: Capabilities) -> Batches:
     """The steps of a query on a stream."""
     steps = Steps(
-        keys_of(stream, terms), terms.group.encode(), capabilities, terms.field_prefix.encode(), lease_ms=terms.lease_ms
+        keys_of(stream, terms),
+        terms.group.encode(),
+        capabilities,
+        terms.field_prefix.encode(),
+        lease_ms=terms.lease_ms,
+        claim_ms=CLAIM_IDLE_MS,
     )
     return Batches.of(steps)
 
