@@ -25,9 +25,10 @@ logger = safe_logger(logging.getLogger(__name__))
 def worker(
     targets: Annotated[list[str], typer.Argument(metavar="MODULE:NAME...", help="Streams of a Python program.")],
     url: Annotated[str | None, typer.Option("--url", help="URL of the server, instead of the program's own.")] = None,
-    metrics: Annotated[
-        int | None, typer.Option("--metrics", help="Port for Prometheus, on loopback.", min=1, max=65535)
-    ] = None,
+    metrics: Annotated[int | None, typer.Option("--metrics", help="Port for Prometheus.", min=1, max=65535)] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Address of that port; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when no entry is undelivered or pending.")
     ] = False,
@@ -51,7 +52,7 @@ def worker(
         if address:
             stream._definition.url = address
     if metrics is not None:
-        _serve_metrics(streams, metrics)
+        _serve_metrics(streams, metrics_host, metrics)
     failures = _run_all(streams, until_idle)
     if failures:
         raise Failure(f"{failures[0][0].name}: {failures[0][1]}")
@@ -111,7 +112,7 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool
     return failures
 
 
-def _serve_metrics(streams: Sequence[Stream[Any] | AsyncStream[Any]], port: int) -> None:
+def _serve_metrics(streams: Sequence[Stream[Any] | AsyncStream[Any]], host: str, port: int) -> None:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
@@ -124,6 +125,6 @@ def _serve_metrics(streams: Sequence[Stream[Any] | AsyncStream[Any]], port: int)
     for stream in streams:
         stream._definition.recorder = recorder
     try:
-        start_http_server(port, addr="127.0.0.1", registry=registry)
+        start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise ConfigError(f"--metrics: port {port} cannot be used: {error.strerror}") from error
+        raise ConfigError(f"--metrics: {host}:{port} cannot be used: {error.strerror or error}") from error

@@ -93,8 +93,10 @@ class Consumer:
     steps: Steps = field(init=False)
     rfc: RfcRecovery | None = field(init=False, default=None)
     watch: ServerWatch = field(init=False)
+    doing: str = ""  # the step of `maintain` that runs, for the log
     _cursor: bytes = b"0-0"
     _ghost_cursor: bytes = b"0-0"
+    _swept_s: float = 0.0  # that this walk over the pending list has taken so far
     _rank: int = 0
     _next_scan_ms: int = 0
     _next_sweep_ms: int = 0
@@ -202,6 +204,7 @@ class Consumer:
         Those that must not be handled (delivered too often, expired, meant for another group) are settled here.
         """
         try:
+            started = time.perf_counter()
             block_ms = min(round(block_s * 1000), max(1, self.validity_ms // 4))
             found = self._looked_up(self._reread(credit) or self._fetch(credit, block_ms))
         except ServerReplied as error:
@@ -219,7 +222,7 @@ class Consumer:
             self._expect_lost()
             raise
         if found:
-            self._note_found(found)
+            self._note_found(found, time.perf_counter() - started)
         return self._handled(found)
 
     def _looked_up(self, found: list[Delivery]) -> list[Delivery]:
@@ -262,17 +265,25 @@ class Consumer:
         """Nobody here works on it any more."""
         self._handed.pop(id(delivery), None)
 
-    def _note_found(self, found: list[Delivery]) -> None:
+    def _note_found(self, found: list[Delivery], seconds: float) -> None:
+        lost = set[bytes]()
         if self.has_locks:
+            started = time.perf_counter()
             try:
-                self.renew((delivery.id, delivery.number) for delivery in found)
+                lost = self.renew((delivery.id, delivery.number) for delivery in found)
             except BackendError as error:  # they are ours by the pending list, and the next heartbeat writes the locks
                 logger.warning("the locks of %d entries of %r are not written yet: %s", len(found), self.stream, error)
+            seconds = time.perf_counter() - started
         self.recorder.delivered(len(found))
-        for _ in found:
-            self.recorder.lock_acquisition(True, 0.0)
-        if taken := sum(delivery.number > 1 or delivery.idle_ms > 0 for delivery in found):
-            self.recorder.recovered(taken)
+        for delivery in found:
+            self.recorder.lock_acquisition(delivery.id not in lost, seconds)
+        taken = [delivery for delivery in found if delivery.number > 1 or delivery.idle_ms > 0]
+        if taken:
+            self.recorder.recovered(len(taken))
+        if taken and self.rfc is None:  # in the RFC's profile its scan says so
+            self.recorder.scan_requeued(len(taken))
+            for delivery in taken:
+                self.recorder.claim_attempt(delivery.id not in lost, seconds)
 
     def _fetch(self, credit: int, block_ms: int) -> list[Delivery]:
         if not self._is_sure_of_clock:
@@ -341,11 +352,12 @@ class Consumer:
         self._takes += 1
         self._takes_now += 1
         try:
+            started = time.perf_counter()
             now = self.watch_ms()
             take = self._claim_due(credit, now) if self.can_claim_read else self._scan(credit, now)
             found = self._looked_up(take)
             if found:
-                self._note_found(found)
+                self._note_found(found, time.perf_counter() - started)
             return self._handled(found)
         except Unavailable:
             self._expect_lost()
@@ -533,6 +545,7 @@ class Consumer:
             logger.error("%s of %r stays pending: %s", result.delivery.id.decode(), self.stream, result.error)
         elif result.is_lost:
             self.recorder.lease_lost()
+            self.recorder.duplicate_ack()
             self.recorder.lock_release(False)
             logger.warning("the lease on %s of %r was lost", result.delivery.id.decode(), self.stream)
         elif result.code == 1:
@@ -544,7 +557,7 @@ class Consumer:
             if isinstance(result.settlement, DeadLetter):
                 if self.keeps_dead:
                     self.recorder.dead(str(result.settlement.reason))
-                    if self.makes_copies:
+                    if self.makes_copies or result.settlement.reason in (Reason.RETRIES, Reason.CRASHED):
                         self.recorder.dlq()
                 else:
                     self.recorder.discarded(str(result.settlement.reason))
@@ -555,25 +568,40 @@ class Consumer:
         """Do what is due: delayed entries, parked retries, ghosts, silent consumers. Seconds until it is due again."""
         now = self.watch_ms()
         if now >= self._next_promote_ms:
+            self.doing = "promoting what is due"
             self._promote(now)
         if self.rfc is None:
             if now >= self._next_sweep_ms:
+                self.doing = "looking for trimmed entries"
                 self._sweep(now)
-        elif now >= self._next_scan_ms and self.watch.may_take_over(now) and not self.rfc.walk(self.backend):
-            self._next_scan_ms = now + self.rfc.next_interval_ms()
+        elif now >= self._next_scan_ms and self.watch.may_take_over(now):
+            self.doing = "scanning for entries of the dead"
+            if not self.rfc.walk(self.backend):
+                self._next_scan_ms = now + self.rfc.next_interval_ms()
         if now >= self._next_reap_ms:
+            self.doing = "removing silent consumers"
             self._next_reap_ms = now + round(self.settings.reap_idle * 500)
             self._run(self.steps.reap(round(self.settings.reap_idle * 1000)))
         if now >= self._next_depth_ms:
+            self.doing = "counting what is pending"
             self._next_depth_ms = now + DEPTH_EVERY_MS
-            self._note_depths()
+            self.note_depths()
         next_ms = min(self._next_promote_ms, self._next_sweep_ms if self.rfc is None else self._next_scan_ms)
         if self.rfc is not None and not self.watch.may_take_over(now):
             next_ms = self._next_promote_ms
         return max(0.0, (next_ms - self.watch_ms()) / 1000)
 
-    def _note_depths(self) -> None:
-        account = self._run(self.steps.audit(is_exact=False))
+    def leave(self) -> None:
+        """Remove this consumer from its group if it has nothing, and bring the gauges up to date; the last call."""
+        try:
+            self._run(replace(self.steps.reap(0, self.name), can_resend=False))
+            self.note_depths()
+        except BackendError as error:  # it is removed later, by others
+            logger.debug("the consumer %r could not be removed: %s", self.name, error)
+
+    def note_depths(self) -> None:
+        """Bring the gauges up to date."""
+        account = self._run(replace(self.steps.audit(is_exact=False), can_resend=False))
         self.recorder.pel_depth(account.pending)
         self.recorder.delayed_depth(account.delayed)
         self.recorder.lag(account.undelivered)
@@ -606,10 +634,15 @@ class Consumer:
         call = self.steps.recover(
             self.name, 0, min_idle_ms=self.steps.lease_ms, cursor=self._ghost_cursor, tombstones=self.keeps_dead
         )
+        started = time.perf_counter()
         found = self._run(call)
+        self._swept_s += time.perf_counter() - started
         self._ghost_cursor = found.cursor
         self._note_trimmed(found.trimmed)
         is_through = found.cursor == b"0-0"
+        if is_through:
+            self.recorder.scan_duration(self._swept_s)
+            self._swept_s = 0.0
         self._next_sweep_ms = now + (round(self.settings.reconcile_every * 1000) if is_through else 100)
 
     def _note_trimmed(self, trimmed: Sequence[bytes]) -> None:

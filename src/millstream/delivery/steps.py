@@ -304,9 +304,9 @@ class Steps:
         argv = ("BLPOP", self.keys.wake, f"{wait_ms / 1000:g}")
         return Call(argv, self.keys.wake, bool, can_resend=False, block_ms=wait_ms)
 
-    def reap(self, silent_ms: int) -> Call[list[bytes]]:
-        """Remove consumers that have nothing and have been silent; their names."""
-        return script("reap").call([self.keys.stream], (self.group, silent_ms), list)
+    def reap(self, silent_ms: int, only: bytes = b"") -> Call[list[bytes]]:
+        """Remove consumers that have nothing and have been silent; return their names. `only`: no other than this."""
+        return script("reap").call([self.keys.stream], (self.group, silent_ms, only), list)
 
     def audit(self, *, is_exact: bool = True) -> Call[Account]:
         """Where everything is. Counting what is undelivered can take long on a server that does not know it (see the

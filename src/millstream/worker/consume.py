@@ -135,6 +135,7 @@ class Consuming:
             ]
             if rest:
                 self.consumer.settle(rest)
+            self.consumer.leave()
 
     def _close(self) -> None:
         self._stop.set()

@@ -25,7 +25,7 @@ from millstream.worker.runtime.lease_process import Heart
 from millstream.worker.runtime.threads import SYSTEM, Supervisor, ThreadLike, Threads
 
 logger = safe_logger(logging.getLogger(__name__))
-RENEWING, MAINTAINING = "renewing leases", "promoting and recovering entries"
+RENEWING = "renewing leases"
 
 
 @dataclass(slots=True, eq=False)
@@ -158,20 +158,21 @@ class LeaseKeeper:
                 wait_s = self.turn()
             except BackendError as error:
                 # leases run on at the server; the next turn comes well before they are over
-                logger.warning("%s of %r failed, trying again: %s", self._doing, self._consumer.stream, error)
+                doing = RENEWING if self._is_renewing else self._consumer.doing
+                logger.warning("%s of %r failed, trying again: %s", doing, self._consumer.stream, error)
                 wait_s = min(1.0, self._consumer.settings.heartbeat_s / 2)
 
     def turn(self) -> float:
         """What is due now; seconds until something is again."""
         now = self._consumer.watch_ms()
         self._time_out(now)
-        self._doing = RENEWING
+        self._is_renewing = True
         if now >= self._next_renew_ms:
             self._revive_heart()
             self._renew(self.snapshot())
             self._next_renew_ms = now + round(self._consumer.settings.heartbeat_s * 1000)
         wait_s = (self._next_renew_ms - now) / 1000
-        self._doing = MAINTAINING
+        self._is_renewing = False
         if self._maintains:
             wait_s = min(wait_s, self._consumer.maintain())
         deadlines = [held.deadline_ms for held in self.snapshot() if held.deadline_ms is not None]
@@ -179,7 +180,7 @@ class LeaseKeeper:
             wait_s = min(wait_s, (min(deadlines) - self._consumer.watch_ms()) / 1000)
         return max(0.005, wait_s)
 
-    _doing = RENEWING  # for the log: what the turn was at when the server refused
+    _is_renewing = True  # for the log: what the turn was at when the server refused
 
     def _revive_heart(self) -> None:
         """Start the lease-keeping process again if it has ended."""

@@ -122,6 +122,9 @@ class Worker:
         self._threads = threads
         self._stop = threads.Event()
         self._room = threads.Condition()
+        self._in_progress = 0  # handlers that run
+        self._progress_lock = threading.Lock()
+        self._is_flooded = False  # the breaker is open
         self._in_hand = 0  # read and not yet answered
         self._is_alone = False  # a suspect is handled, or about to be, and nothing else may begin
         self._has_suspects = False  # the last read brought one: there may be more
@@ -265,6 +268,9 @@ class Worker:
                 return 0
             pause_ms = self._breaker.wait_ms(self.consumer.watch_ms())
             credit = most - self._in_hand
+        if self._is_flooded and not pause_ms:
+            self._is_flooded = False
+            self.consumer.recorder.breaker(False)
         if pause_ms:
             self._stop.wait(min(pause_ms / 1000, 1.0))
             return 0
@@ -378,6 +384,7 @@ class Worker:
             running.started = self._threads.monotonic()
         running.thread = threading.get_ident()
         self.consumer.recorder.processing_start(running.message.id)
+        self._count_progress(1)
         self._keeper.set_deadline(running.held, self._handler.timeout_s)
         return True
 
@@ -424,6 +431,11 @@ class Worker:
             return as_failure(error)
         return None
 
+    def _count_progress(self, change: int) -> None:
+        with self._progress_lock:
+            self._in_progress += change
+            self.consumer.recorder.in_progress(self._in_progress)
+
     async def _is_stopped_by_us(self, running: RunningHandler) -> bool:
         """Whether a cancellation means that the worker ends, and not that the handler awaited a cancelled task."""
         task = asyncio.current_task()
@@ -440,6 +452,7 @@ class Worker:
     def _answer(self, running: RunningHandler, failure: BaseException | None) -> None:
         recorder = self.consumer.recorder
         recorder.processing_end(running.message.id)
+        self._count_progress(-1)
         recorder.handled("failed" if failure else "done", self._threads.monotonic() - running.started)
         if running.message.is_settled or not running.finish():  # it said so itself, or it is too late
             if failure is not None and not isinstance(failure, Interrupted):
@@ -564,6 +577,7 @@ class Worker:
                     self.consumer.stream,
                     self._breaker.wait_ms(now) / 1000,
                 )
+                self._is_flooded = True
                 self.consumer.recorder.breaker(True)
             if isinstance(answer.settlement, Later):
                 heapq.heappush(self._due, self._threads.monotonic() + answer.settlement.delay_s)
@@ -616,6 +630,9 @@ class Worker:
         self._answers.put(None)
         settler.join(timeout=max(3.0, self._give_up_at - self._threads.monotonic() + 1))
         self._keeper.stop(HURRY_S if self._is_hurried else 10.0)
+        if not is_broken:
+            self.consumer.leave()
+        self.consumer.recorder.breaker(False)
         if self._pool is not None:
             self._pool.close()
         if self._own_loop and self._loop is not None:
