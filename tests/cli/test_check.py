@@ -15,9 +15,11 @@ import pytest
 import redis
 
 from millstream import Broker
+from millstream.cli.main import main
 from millstream.errors import PersistenceError
 from millstream.persistence.aof.check import check
 from millstream.persistence.files import RealFiles
+from tests.persistence.memory_files import MemoryFiles
 from tests.support.ours import Process, environment
 from tests.support.wire import pack
 
@@ -230,3 +232,40 @@ def test_who_asks_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None
     finally:
         ends.set()
         thread.join()
+
+
+def test_a_log_that_a_link_leads_to_belongs_to_one_broker(tmp_path: Path) -> None:
+    logs = tmp_path / "disk" / "logs"
+    logs.mkdir(parents=True)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "appendonlydir").symlink_to(logs)
+    with Broker(path=tmp_path / "one") as broker:
+        broker.xadd("s", {"f": "v"})
+        with pytest.raises(PersistenceError, match="in use"):
+            Broker(path=tmp_path / "two")
+        assert check(logs).in_use
+        with pytest.raises(PersistenceError, match="in use"):
+            check(logs, fix=True)
+    with Broker(path=tmp_path / "two") as broker:
+        assert broker.xlen("s") == 1
+
+
+def test_a_repair_without_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    files.put(Path("/log"), SET + b"garbage")
+    files.free = 3
+    with pytest.raises(PersistenceError, match="nothing was changed"):
+        check(Path("/log"), fix=True, files=files)
+    assert files.names(Path("/")) == ["log"]
+    assert files.content(Path("/log")) == SET + b"garbage"
+
+
+def test_an_export_of_a_directory_has_its_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library = "#!lua name=l\nredis.register_function('f', function() return 1 end)"
+    with Broker(path=tmp_path / "data") as broker:
+        broker.xadd("s", {"f": "v"})
+        broker.client().function_load(library)
+    assert main(["export", str(tmp_path / "out.rdb"), "--dir", str(tmp_path / "data")]) == 0
+    assert b"register_function" in (tmp_path / "out.rdb").read_bytes()
+    capsys.readouterr()

@@ -12,6 +12,7 @@ The host is whatever runs commands: it has the lock, the keyspace, the settings,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -110,7 +111,7 @@ class Store:
             started_s = self._monotonic()
             try:
                 self._files.make_directory(self._directory)
-                self._unlock = self._files.lock(self._directory)
+                self._unlock = self._lock()
                 self.background.remove_leftovers()
                 source, loading = self._load()
             except OSError as error:
@@ -125,6 +126,16 @@ class Store:
             opened = Opened(source, keys, loading.commands, took_s, loading.cut_bytes)
             logger.info("Opened %s: %s", self._directory, opened)
             return opened
+
+    def _lock(self) -> Callable[[], None]:
+        """Take the directory, and that of the log if a symbolic link leads elsewhere. Returns what gives them back."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._files.lock(self._directory))
+            logs = self._directory / os.fsdecode(self._config["appenddirname"])
+            is_elsewhere = self._files.resolve(logs).parent != self._files.resolve(self._directory)
+            if is_elsewhere and self._files.is_directory(logs):
+                stack.callback(self._files.lock(logs))
+            return stack.pop_all().close
 
     def _load(self) -> tuple[str, Loading]:
         if not self._config.is_on("appendonly"):

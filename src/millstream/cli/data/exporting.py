@@ -126,21 +126,25 @@ def from_directory(directory: Path) -> Gathered:
 
 
 def _from_log(files: RealFiles, manifest: Path) -> Gathered:
-    gathered = Gathered(Keyspace())
-    replay = Replay(gathered.keyspace, SystemClock().now_ms())
+    hub = Hub(settings={"databases": str(_DATABASES)})
+    gathered = Gathered(hub.keyspace)
+    replay = Replay(gathered.keyspace, SystemClock().now_ms(), hub.libraries.replay)
     named = read_manifest(b"".join(files.read(manifest))).replayed
     paths = [manifest.parent / each.name for each in named]
     for at, path in enumerate(paths):
         if not files.exists(path):
             raise CorruptFile(path, 0, "the manifest names this file, but it is not there")
         found = replay.file(files, path)
-        gathered.functions += found.functions
+        for library in found.functions:
+            hub.libraries.replay(0, [b"FUNCTION", b"LOAD", library])
         if found.torn_at is not None:
             if any(files.size(later) for later in paths[at + 1 :]):
                 raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
             gathered.warnings.append(
                 f"the last command of {path} is incomplete and is left out, from offset {found.torn_at}"
             )
+    gathered.functions = list(hub.libraries.codes)
+    hub.close()
     return gathered
 
 

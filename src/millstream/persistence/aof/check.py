@@ -125,7 +125,10 @@ check_file = check
 def _repair(files: Files, path: Path, keeps: int) -> Path:
     """Cut a file; returns the copy of what it was."""
     copy = free_name(files, path, "damaged")
-    copy_file(files, path, copy)
+    try:
+        copy_file(files, path, copy)
+    except OSError as error:
+        raise PersistenceError(f"the copy {copy} cannot be written, nothing was changed: {error.strerror}") from error
     handle = files.open(path)
     try:
         handle.truncate(keeps)

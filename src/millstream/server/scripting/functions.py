@@ -203,13 +203,13 @@ class Libraries:
     def keep_in(self, store: Store) -> None:
         """Let a store keep the libraries: load them when it is opened, write them into snapshots."""
         store.load_function = self._take
-        store.run_other = self._replay
+        store.run_other = self.replay
         store.background.functions = lambda: self.codes
 
     def _take(self, code: bytes) -> None:
-        self._replay(0, [b"FUNCTION", b"LOAD", code])
+        self.replay(0, [b"FUNCTION", b"LOAD", code])
 
-    def _replay(self, db: int, argv: list[bytes]) -> bool:
+    def replay(self, db: int, argv: list[bytes]) -> bool:
         """Run a logged command if it is one of FUNCTION; False if it is not. One that fails would be lost: an error."""
         try:
             return self._run_logged(argv)
