@@ -1,10 +1,10 @@
-"""Plain sockets without the loop's transports: what is ready is read, run and answered in one turn.
+"""Sockets without the loop's transports: what is ready is read, run and answered in one turn.
 
     the loop ── our epoll is readable ──▶ turn: poll ──▶ recv ──▶ data_received … recv ──▶ data_received
                                                    └──▶ one write of the log ──▶ send … send
 
-The loop sees one file only, the epoll itself, and is entered once for all sockets that are ready; timers, signals and
-TLS stay with it. A turn has the hub's lock, and keeps all output until its end. Systems without epoll do without this.
+The loop sees one file only, the epoll itself, and is entered once for all sockets that are ready; timers and signals
+stay with it, and the handshakes of TLS, after which a socket is one like the others. A turn has the hub's lock, and keeps all output until its end. Systems without epoll do without this.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import os
 import select
 import socket
+import ssl
 import stat
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.server.batching.cross_connection import RequestSource, Turn
+from millstream.server.net.tls import Handshake, TlsSocket
 
 if TYPE_CHECKING:
     from millstream.server.core.hub import Hub
@@ -57,14 +59,18 @@ class Reactor:
         self._epoll = select.epoll()
         self._streams: dict[int, SocketTransport] = {}
         self._listening: dict[socket.socket, NewProtocol] = {}
+        self._contexts: dict[socket.socket, ssl.SSLContext] = {}  # of those that listen for TLS
+        self._handshakes: dict[Handshake, None] = {}
         hub.hear_others = self._hear_others
         hub.loop_thread = get_ident()
         loop.add_reader(self._epoll.fileno(), self._turn)
 
     # Accepting
 
-    def listen(self, sock: socket.socket, new_protocol: NewProtocol) -> None:
+    def listen(self, sock: socket.socket, new_protocol: NewProtocol, tls: ssl.SSLContext | None = None) -> None:
         """Take in whoever connects to a socket that listens."""
+        if tls is not None:
+            self._contexts[sock] = tls
         self._listening[sock] = new_protocol
         self.loop.add_reader(sock.fileno(), self._accept, sock, new_protocol)
 
@@ -85,7 +91,20 @@ class Reactor:
             if sock.family != socket.AF_UNIX:
                 with contextlib.suppress(OSError):  # it has gone already
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            SocketTransport(self, sock, new_protocol())
+            context = self._contexts.get(listening)
+            if context is None:
+                SocketTransport(self, sock, new_protocol())
+            else:
+                self._greet(sock, context, new_protocol)
+
+    def _greet(self, sock: socket.socket, context: ssl.SSLContext, new_protocol: NewProtocol) -> None:
+        """Agree on keys with a client, then take it in."""
+        try:
+            Handshake(
+                self.loop, sock, context, lambda secure: SocketTransport(self, secure, new_protocol()), self._handshakes
+            )
+        except (OSError, ValueError):  # it has gone already
+            sock.close()
 
     def _accept_again(self, listening: socket.socket, new_protocol: NewProtocol) -> None:
         if listening in self._listening:
@@ -97,6 +116,9 @@ class Reactor:
             self.loop.remove_reader(sock.fileno())
             sock.close()
         self._listening.clear()
+        self._contexts.clear()
+        for handshake in list(self._handshakes):
+            handshake.close()
 
     def close(self) -> None:
         """Give everything back; streams that are left are cut off."""
@@ -150,6 +172,8 @@ class Reactor:
             self._hub.send_output(self.turn.answer)
         for listening, new_protocol in self._listening.items():
             self._accept(listening, new_protocol)
+        for handshake in list(self._handshakes):
+            handshake.step()
         waiting = self.turn.waiting()
         for fd, event in self._epoll.poll(0, _MOST):
             stream = self._streams.get(fd)
@@ -183,7 +207,8 @@ class SocketTransport:
 
     __deletable__ = ("_protocol",)  # for mypyc
 
-    def __init__(self, reactor: Reactor, sock: socket.socket, protocol: Connection) -> None:
+    def __init__(self, reactor: Reactor, sock: Any, protocol: Connection) -> None:
+        """`sock` is a socket, or a TlsSocket."""
         self._reactor = reactor
         self._sock = sock
         self._fd = sock.fileno()
@@ -333,7 +358,7 @@ class SocketTransport:
             self._finish()
 
     def can_write_eof(self) -> bool:
-        return True
+        return not isinstance(self._sock, TlsSocket)  # TLS has no such half of a connection
 
     def get_write_buffer_size(self) -> int:
         return self._size
@@ -394,6 +419,8 @@ class SocketTransport:
             match name:
                 case "socket":
                     return self._sock
+                case "sslcontext":
+                    return self._sock.context if isinstance(self._sock, TlsSocket) else default
                 case "peername":
                     return self._sock.getpeername()
                 case "sockname":

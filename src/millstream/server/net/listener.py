@@ -32,7 +32,7 @@ from millstream.server.core.timer import Waker
 from millstream.server.features.client_memory import LOOK_S
 from millstream.server.net.connection import LINGER_S, Connection
 from millstream.server.net.epoll import IS_POSSIBLE, Reactor, open_listening, open_listening_unix
-from millstream.server.net.tls import server_context
+from millstream.server.net.tls import HANDSHAKE_S, server_context
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ DENIED: Final = (
 )
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 _HOUSEKEEPING_S: Final = 1.0
-_HANDSHAKE_S: Final = 10.0
 _CLOSING_S: Final = 2.0  # how long clients may take at the end to read their last replies
 
 
@@ -164,10 +163,10 @@ class Listener:
     async def _open(self, host: str, port: int, tls: ssl.SSLContext | None) -> list[tuple[str, int]]:
         host = {"*": "0.0.0.0", "::*": "::"}.get(host, host)
         backlog = self.hub.config.number("tcp-backlog")
-        if self._reactor is not None and tls is None:
+        if self._reactor is not None:
             opened = open_listening(host, port, backlog)
             for sock in opened:
-                self._reactor.listen(sock, self._new_connection)
+                self._reactor.listen(sock, self._new_connection, tls)
             return [sock.getsockname()[:2] for sock in opened]
         server = await self.loop.create_server(
             self._new_connection,
@@ -175,7 +174,7 @@ class Listener:
             port,
             backlog=backlog,
             ssl=tls,
-            ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
             ssl_shutdown_timeout=LINGER_S if tls else None,
         )
         self._servers.append(server)

@@ -1,14 +1,25 @@
-"""TLS from the `tls-…` settings: our certificate, and whose certificates a client may show."""
+"""TLS: contexts from the `tls-…` settings, handshakes, and encrypting sockets that look like plain ones.
+
+accept ──▶ Handshake.step … step ──▶ TlsSocket ──▶ SocketTransport, which reads and writes it as any socket
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from millstream.errors import ConfigError
 from millstream.server.config.settings import Config
 
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_S: Final = 10.0  # how long a client may take to agree on keys
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENTS: Final = {b"yes": ssl.CERT_REQUIRED, b"optional": ssl.CERT_OPTIONAL, b"no": ssl.CERT_NONE}
 
@@ -71,3 +82,85 @@ def _file(config: Config, name: str) -> Path:
     if not Path(path).is_file():
         raise ConfigError(f"{name}: there is no file {path}")
     return Path(path)
+
+
+class TlsSocket:
+    """A socket that encrypts, with the methods that a transport calls and the errors that it knows."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self.family = sock.family
+        self.context = sock.context
+        for name in ("fileno", "getpeername", "getsockname", "setsockopt"):
+            setattr(self, name, getattr(sock, name))
+
+    def recv(self, size: int) -> bytes:
+        """Return what has arrived, at most one record of TLS. Raises BlockingIOError when there is none."""
+        try:
+            return self._sock.recv(size)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Send as much as there is room for. Raises BlockingIOError when there is none."""
+        try:
+            return self._sock.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+
+    def close(self) -> None:
+        """Tell the peer that this was all, and close."""
+        with contextlib.suppress(OSError, ValueError):
+            self._sock.unwrap()  # does not wait for the peer's answer
+        self._sock.close()
+
+
+class Handshake:
+    """A client that agrees on keys; then `done` gets its socket. One that fails or takes too long is closed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        done: Callable[[TlsSocket], Any],
+        pending: dict[Handshake, None],
+    ) -> None:
+        """`pending` holds all handshakes that are under way."""
+        self._loop = loop
+        self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._fd = self._sock.fileno()
+        self._done = done
+        self._pending = pending
+        self._timeout = loop.call_later(HANDSHAKE_S, self.close)
+        pending[self] = None
+        loop.add_reader(self._fd, self.step)
+
+    def step(self) -> None:
+        """Go on as far as possible without waiting."""
+        if self not in self._pending:
+            return
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._loop.remove_writer(self._fd)
+        except ssl.SSLWantWriteError:
+            self._loop.add_writer(self._fd, self.step)
+        except (OSError, ValueError) as error:
+            logger.info("A client could not agree on keys: %s", getattr(error, "reason", None) or error)
+            self.close()
+        else:
+            self._leave()
+            self._done(TlsSocket(self._sock))
+
+    def close(self) -> None:
+        """Give up."""
+        if self in self._pending:
+            self._leave()
+            self._sock.close()
+
+    def _leave(self) -> None:
+        del self._pending[self]
+        self._timeout.cancel()
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)

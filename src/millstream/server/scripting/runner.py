@@ -6,7 +6,7 @@ script has ended, by whoever ran it.
 
 While a script runs for longer than `busy-reply-threshold`, others are answered BUSY, and may end it with SCRIPT KILL if
 it has written nothing: half of what it does must not stay. Where nobody can be heard meanwhile, because the script runs
-inside a program or came over TLS, and where nobody does anything about it, it is stopped after a while.
+inside a program, and where nobody does anything about it, it is stopped after a while.
 """
 
 from __future__ import annotations
