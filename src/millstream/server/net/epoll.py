@@ -4,7 +4,8 @@
                                                    └──▶ one write of the log ──▶ send … send
 
 The loop sees one file only, the epoll itself, and is entered once for all sockets that are ready; timers and signals
-stay with it, and the handshakes of TLS, after which a socket is one like the others. A turn has the hub's lock, and keeps all output until its end. Systems without epoll do without this.
+stay with it, and the handshakes of TLS, after which a socket is one like the others. A turn has the hub's lock, and
+keeps all output until its end. Systems without epoll do without this.
 """
 
 from __future__ import annotations
