@@ -99,14 +99,14 @@ def test_everything_that_is_wrong_is_named_by_file_and_line(file: Path) -> None:
     assert errors(str(file), "--nope", "1", "--maxclients", "0") == [
         f"{file}:6: unbalanced quotes",
         f"{file}:7: include /no/such/file: No such file or directory",
-        f"{file}:1: prot: there is no such directive; did you mean port?",
+        f"{file}:1: prot: unknown directive; did you mean port?",
         f"{file}:2: port: argument couldn't be parsed into an integer",
         f"{file}:3: port: takes a value, 0 are given",
         f"{file}:4: port: takes one value, 2 are given",
         f"{file}:5: appendonly: argument must be 'yes' or 'no'",
         f"{file}:8: save: Invalid save parameters",
         f"{file}:10: slaveof: this server is a single node and cannot follow another",
-        "--nope: there is no such directive",
+        "--nope: unknown directive",
         "--maxclients: argument must be between 1 and 4294967295 inclusive",
     ]
 

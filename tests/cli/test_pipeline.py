@@ -146,8 +146,8 @@ def test_a_target_that_is_no_pipeline_is_told_in_a_line(tmp_path: Path, target: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--from", "monday"), "--from: 'monday' is no duration"),
-        (("--from", "2h", "--to", "later"), "--to: 'later' is no duration"),
+        (("--from", "monday"), "--from: 'monday' is not a duration"),
+        (("--from", "2h", "--to", "later"), "--to: 'later' is not a duration"),
         (("--to", "1h"), "give --from too"),
         (("--from", "2h", "--once"), "leave --once out"),
     ],

@@ -122,7 +122,7 @@ def test_a_password_is_asked_for_and_shown_nowhere(start: Start) -> None:
     ("arguments", "code", "text"),
     [
         (["--bind", "0.0.0.0"], 2, "protected mode: 0.0.0.0 can be reached from other machines"),
-        (["--prot", "1"], 2, "--prot: there is no such directive; did you mean port?"),
+        (["--prot", "1"], 2, "--prot: unknown directive; did you mean port?"),
         (["--port", "70000"], 2, "--port: argument must be between 0 and 65535"),
         (["/no/such.conf"], 2, "/no/such.conf: No such file or directory"),
         (["--port", "0"], 1, "nothing to listen on"),

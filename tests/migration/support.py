@@ -23,7 +23,7 @@ def client_of(url: str) -> redis.Redis:
 
 
 def fill(client: Any, *, is_new: bool = True) -> None:
-    """Make the keys; a server that is not new knows no XNACK and no idempotent production."""
+    """Make the keys; a server that is not new has no XNACK and no idempotent production."""
     for number in range(1, 9):
         client.execute_command("XADD", "orders", f"{number}-0", "n", number, "n", "x" * number)
     client.xgroup_create("orders", "billing", "0")

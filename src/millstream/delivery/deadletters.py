@@ -100,7 +100,7 @@ def seconds_of(text: str | float) -> float:
         return float(text)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None:
-        raise ConfigError(f"{text!r} is no duration: a number with s, m, h or d, such as 15m")
+        raise ConfigError(f"{text!r} is not a duration: write a number with s, m, h or d, such as 15m")
     return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
 
 

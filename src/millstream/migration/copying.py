@@ -1,4 +1,4 @@
-"""One stream rebuilt by commands, in steps that can be broken off and done again.
+"""Rebuild one stream by commands, in steps that can be interrupted and repeated.
 
     1  counters of the source                what comes later is for the next time
     2  its entries up to there, in pages     XADD with their ids, behind what the target has
@@ -35,7 +35,7 @@ OnPage = Callable[[int, bytes], None]  # told how many entries were copied and t
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What came of a rebuilding."""
+    """The result of rebuilding a stream."""
 
     entries: int = 0  # copied this time
     ghosts: int = 0  # pending entries that commands cannot bring back
@@ -45,7 +45,7 @@ class Rebuilt:
 def rebuild(
     source: Endpoint, target: Endpoint, key: bytes, *, hidden: Hidden | None, on_page: OnPage = lambda count, last: None
 ) -> Rebuilt:
-    """Make a stream on the target as it is on the source, behind those entries that are there already."""
+    """Rebuild a stream on the target, after the entries that it has already."""
     info = Info.read(source, key)
     done = Rebuilt()
     done.entries = copy_entries(source, target, key, upto=info.last, on_page=on_page)
@@ -60,7 +60,7 @@ def rebuild(
 
 
 def copy_entries(source: Endpoint, target: Endpoint, key: bytes, *, upto: bytes, on_page: OnPage) -> int:
-    """Append what the target does not have yet, up to an id; how many entries that was."""
+    """Append the entries that the target lacks, up to an id. Returns their number."""
     last = last_id(target, key)
     total, size = 0, _FIRST_PAGE
     while True:
@@ -84,7 +84,7 @@ def last_id(place: Endpoint, key: bytes) -> bytes | None:
 
 
 def _trim_front(source: Endpoint, target: Endpoint, key: bytes) -> None:
-    """Remove what has been trimmed on the source since it was copied."""
+    """Trim the target as the source was trimmed since it was copied."""
     if not target.ask(key, "EXISTS", key):
         return
     first = source.ask(key, "XRANGE", key, "-", "+", "COUNT", 1)
@@ -111,7 +111,7 @@ def _set_counters(target: Endpoint, key: bytes, info: Info) -> None:
 
 
 def make_groups(source: Endpoint, target: Endpoint, key: bytes, hidden: Hidden | None, done: Rebuilt) -> None:
-    """Make the groups of the target those of the source."""
+    """Replace the groups of the target by those of the source."""
     groups = read_groups(source, key)
     there = [reply[reply.index(b"name") + 1] for reply in target.ask(key, "XINFO", "GROUPS", key)]
     target.ask_all(key, [("XGROUP", "DESTROY", key, name) for name in there])
@@ -133,7 +133,7 @@ def _create_group(target: Endpoint, key: bytes, group: SourceGroup) -> None:
 
 
 def _claim(target: Endpoint, key: bytes, group: SourceGroup, done: Rebuilt) -> None:
-    """Hand pending entries to those who hold them, oldest delivery first."""
+    """Claim pending entries for their consumers, oldest delivery first."""
     held = sorted((each for each in group.pending if each.consumer is not None), key=lambda each: each.time_ms)
     done.ghosts += len(held) - _run_counted(target, key, _claims(key, group.name, held))
 
@@ -150,7 +150,7 @@ def _claim_words(key: bytes, group: bytes, consumer: bytes, ids: list[bytes], ti
 
 
 def _release(target: Endpoint, key: bytes, group: SourceGroup, hidden: Hidden | None, done: Rebuilt) -> None:
-    """Release what is released on the source, first in line first as far as that is known."""
+    """Release the entries that are released on the source, in its order where that is known."""
     counts = {each.id: each.count for each in group.pending if each.consumer is None}
     if not counts:
         return
@@ -158,7 +158,7 @@ def _release(target: Endpoint, key: bytes, group: SourceGroup, hidden: Hidden | 
     line = [entry_id for entry_id in order if entry_id in counts]
     line += sorted(counts.keys() - set(line), key=_order)
     if len(line) > 1 and not order:
-        done.warnings.append(f"{_group(key, group.name)}: released entries stand in the order of their ids now")
+        done.warnings.append(f"{_group(key, group.name)}: released entries are now in the order of their ids")
     if not target.knows("xnack"):
         done.warnings.append(no_release(key, group.name, len(line)))
     commands = _releases(key, group.name, line, counts, can_release=target.knows("xnack"))
@@ -179,11 +179,11 @@ def _releases(
 def no_release(key: bytes, group: bytes, count: int) -> str:
     """Return the warning for a target that cannot release."""
     name = RELEASED_TO.decode()
-    return f"{_group(key, group)}: the target knows no XNACK, {count} released entries belong to consumer {name!r} now"
+    return f"{_group(key, group)}: the target has no XNACK: {count} released entries now belong to consumer {name!r}"
 
 
 def _run_counted(target: Endpoint, key: bytes, commands: Iterator[Words]) -> int:
-    """Run commands that answer with ids or a number of ids; how many ids in all."""
+    """Run commands that answer with ids or a number of ids. Returns the total number of ids."""
     total, batch = 0, []
     for words in commands:
         batch.append(words)
@@ -207,7 +207,7 @@ def _make_idempotent(target: Endpoint, key: bytes, info: Info, hidden: Hidden | 
         return
     if not target.knows("xcfgset"):
         if records:
-            done.warnings.append(f"{name_of(key)}: the target knows no idempotent production, its records stay behind")
+            done.warnings.append(f"{name_of(key)}: the target has no idempotent production: its records are not copied")
         return
     duration_s, most = info.idmp
     target.ask(key, "XCFGSET", key, "IDMP-DURATION", duration_s, "IDMP-MAXSIZE", most)

@@ -1,4 +1,4 @@
-"""A move from its beginning to its end.
+"""Run one move in its four phases.
 
     look      which keys, how many entries
     copy      every key once
@@ -60,7 +60,7 @@ class Found:
 
 @dataclass(slots=True)
 class Report:
-    """What came of a move."""
+    """The result of a move."""
 
     found: Found = field(default_factory=Found)
     existing: list[bytes] = field(default_factory=list)  # on the target, left alone
@@ -105,7 +105,7 @@ class Move:
         self.report = Report()
 
     def run(self) -> Report:
-        """Do all of it; what cannot be moved is in the report."""
+        """Run all phases. Returns the report, which lists what could not be moved."""
         report, notes = self.report, self._notes
         report.resumed = len(notes.done)
         if notes.current is not None:
@@ -173,7 +173,7 @@ class Move:
             at += size
 
     def _begin(self, batch: list[bytes]) -> list[bytes]:
-        """Those of a batch that may be copied, noted as begun."""
+        """Return the keys of a batch that may be copied, after noting that they are begun."""
         if not self._options.replace:
             strangers = [key for key in batch if key not in self._notes.begun]
             answers = self._target.ask_each(strangers, "EXISTS")
@@ -186,7 +186,7 @@ class Move:
         return batch
 
     def _copy_short(self, keys: list[bytes], found: Found) -> list[bytes]:
-        """Copy short keys many at a time, as payloads; those that are left."""
+        """Copy short keys in batches, as payloads. Returns the keys that must be copied alone."""
         left = []
         for at in range(0, len(keys), _TOGETHER):
             some = keys[at : at + _TOGETHER]
@@ -203,7 +203,7 @@ class Move:
         return kind != "stream" or not self._options.by_entries
 
     def _copy(self, key: bytes, found: Found) -> None:
-        """Copy one key for the first time, or go on with it."""
+        """Copy one key, or continue with it."""
         length = found.lengths.get(key, 0)
         goes_on = key == self._notes.current
         way = None if goes_on else self._copy_whole(key, found.kinds[key])
@@ -251,7 +251,7 @@ class Move:
         return way
 
     def _rebuild(self, key: bytes, on_page: OnPage) -> str:
-        """Rebuild a stream; no way if it has gone."""
+        """Rebuild a stream. Returns "entries", or "" if the stream has gone."""
         if not self._source.ask(key, "EXISTS", key):
             return ""
         # a source that cannot release and keeps no records hides nothing
@@ -269,7 +269,7 @@ class Move:
     # Catching up
 
     def _catch_up(self, before: Found) -> None:
-        """Copy what is new or has changed since."""
+        """Copy the keys that are new or have changed since."""
         self._watcher.begin("catching up", len(self._notes.done))
         now = self._look()
         new = [key for key in now.kinds if key not in before.kinds]

@@ -28,10 +28,10 @@ _BROKERS: dict[str, Hub] = {}  # those of memory:// addresses
 
 
 class Endpoint:
-    """Where keys are, or are to be."""
+    """The source or the target of a move."""
 
     def __init__(self, client: redis.Redis | RedisCluster, name: str) -> None:
-        """`name` is what people are shown: no password in it."""
+        """`name` is for messages and has no password."""
         self.name = name
         self._cluster = client if isinstance(client, RedisCluster) else None
         self._nodes: dict[str, redis.Redis] = {}
@@ -71,7 +71,7 @@ class Endpoint:
         return self._node(cluster.get_node_from_key(key))
 
     def nodes(self) -> list[redis.Redis]:
-        """All servers that have keys of their own."""
+        """Return all servers that hold keys: one, or the primaries of a cluster."""
         if self._cluster is None:
             return [cast(redis.Redis, self._only)]
         cluster: Any = self._cluster
@@ -117,7 +117,7 @@ class Endpoint:
     # What there is
 
     def keys(self, match: str | None = None) -> Iterator[bytes]:
-        """All keys, each once, those of one server after the other."""
+        """Yield every key once, server by server."""
         options: list[Word] = ["MATCH", match] if match else []
         for client in self.nodes():
             seen: set[bytes] = set()
@@ -130,7 +130,7 @@ class Endpoint:
                     break
 
     def knows(self, command: str) -> bool:
-        """Whether this server has a command."""
+        """Return whether the server has a command."""
         if command not in self._known:
             try:
                 reply = _ask(self.nodes()[0], "COMMAND", "INFO", command)
@@ -140,7 +140,7 @@ class Endpoint:
         return self._known[command]
 
     def is_same(self, other: Endpoint) -> bool:
-        """Whether both lead to the same keys: a server in common and the same database."""
+        """Return whether both lead to the same keys: a server in common and the same database."""
         return self._database() == other._database() and bool(self._run_ids() & other._run_ids())
 
     def _database(self) -> int:
@@ -156,7 +156,7 @@ class Endpoint:
         return found or {self.name}
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close all connections."""
         for client in self.nodes():
             client.connection_pool.disconnect()
 

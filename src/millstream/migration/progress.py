@@ -1,4 +1,4 @@
-"""How far a move is, for those who wait for it: a bar on a terminal, nothing elsewhere."""
+"""Progress of a move: a bar on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 class Watcher(Protocol):
-    """Is told how far a move is."""
+    """Receives the progress of a move."""
 
     def begin(self, what: str, total: int) -> None:
-        """Another part begins, of so many steps."""
+        """Begin a phase of `total` steps."""
         ...
 
     def step(self, count: int = 1) -> None:
-        """So many steps are done."""
+        """Count steps as done."""
         ...
 
 
 class Silent:
-    """Nobody waits."""
+    """Shows nothing."""
 
     def begin(self, what: str, total: int) -> None:
         pass
@@ -32,7 +32,7 @@ class Silent:
 
 
 class Bar:
-    """A bar for each part."""
+    """Shows a bar for each phase."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

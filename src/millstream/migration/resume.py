@@ -1,4 +1,4 @@
-"""What a move has done, in a file, so that it can go on after it was broken off.
+"""Progress of a move in a file, so that an interrupted move can continue.
 
     begun     keys that are ours to overwrite: they were not there, or were to be replaced
     done      keys that are copied, and how
@@ -25,12 +25,12 @@ _SHARE: Final = 10  # writing may take up one part in so many of the time
 
 
 class Notes:
-    """What is done; kept in a file if there is a path."""
+    """The progress of a move; kept in a file if there is a path."""
 
     def __init__(
         self, path: Path | None, about: dict[str, Any], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """`about` says which move this is; ConfigError if the file is about another one."""
+        """Load the file. `about` identifies the move; raises ConfigError if the file belongs to another one."""
         self.path = path
         self.begun: set[bytes] = set()
         self.done: dict[bytes, str] = {}
@@ -52,7 +52,7 @@ class Notes:
             if found["current"] is not None:
                 self.current, self.current_id = _key(found["current"]["key"]), _id(found["current"]["last_id"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path} is no state of a move; name another file or remove it") from error
+            raise ConfigError(f"{path} is not the state of a move; name another file or remove it") from error
         if about != self._about or version != _FORMAT:
             raise ConfigError(f"{path} is about another move: {json.dumps(about)}")
         self.is_resumed = True
@@ -106,7 +106,7 @@ class Notes:
         }
 
     def remove(self) -> None:
-        """All is done and verified."""
+        """Remove the file of a move that is complete and verified."""
         if self.path is not None:
             RealFiles().remove(self.path)
 

@@ -1,4 +1,4 @@
-"""What there is to know of a stream besides its entries, as commands tell it, from Redis 6.2 on.
+"""The state of a stream besides its entries, read by commands that Redis 6.2 has.
 
 Two things no command tells: in which order entries were released, and which idempotent ids were seen. They are taken
 from the stream's payload when there is one.
@@ -29,7 +29,7 @@ class Pending:
 
 @dataclass(slots=True)
 class SourceGroup:
-    """A group: how far it has read, who is in it, what is pending in the order of ids."""
+    """A group: its last id, its consumers, and its pending entries in the order of ids."""
 
     name: bytes
     last: bytes
@@ -40,7 +40,7 @@ class SourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The counters of a stream; None: this server does not keep it."""
+    """The counters of a stream; None: the server does not keep this one."""
 
     length: int
     last: bytes
@@ -62,7 +62,7 @@ class Info:
 
 
 def read_groups(place: Endpoint, key: bytes) -> list[SourceGroup]:
-    """All groups of a stream."""
+    """Read all groups of a stream."""
     return [_read_group(place, key, pairs(each)) for each in place.ask(key, "XINFO", "GROUPS", key)]
 
 
@@ -92,7 +92,7 @@ def _read_pending(place: Endpoint, key: bytes, group: bytes) -> Iterator[Pending
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """What only a payload tells."""
+    """The parts of a stream that only its payload holds."""
 
     zones: dict[bytes, list[bytes]] = field(default_factory=dict)  # group to its released ids, first in line first
     records: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)  # producer, idempotent id, entry id

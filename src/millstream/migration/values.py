@@ -1,4 +1,4 @@
-"""A key moved whole, as the bytes of DUMP; and plain values by commands, when no bytes are understood.
+"""Copy a key as a payload of DUMP, or a plain value by commands if the target takes no payload.
 
 DUMP ──▶ RESTORE as it is ── refused ──▶ read here and written in older forms ── all refused ──▶ commands
 """
@@ -71,7 +71,7 @@ class Dumped:
 
 
 def dump_short(source: Endpoint, keys: Sequence[bytes]) -> list[Dumped]:
-    """Those of some keys that are short, asked for together."""
+    """Dump the keys that are short, in a few batched calls."""
     sizes = source.ask_each(keys, "MEMORY", "USAGE")
     short = [key for key, size in zip(keys, sizes, strict=True) if isinstance(size, int) and size <= _SHORT]
     ends = source.ask_each(short, "PTTL")
@@ -98,7 +98,7 @@ class Restorer:
         self._versions: dict[int, bool] = {}
 
     def restore(self, dumped: Dumped, now_ms: int) -> list[str] | None:
-        """Make a key from a payload, in place of what it was; warnings, or None if no form is taken."""
+        """Restore a key from a payload, replacing its value. Returns warnings; None if the target takes no form."""
         first = self._first[dumped.is_stream]
         if _FORMS[first] is None:
             if self._try(dumped.key, dumped.payload, dumped.ttl_ms):
@@ -115,7 +115,7 @@ class Restorer:
         return None
 
     def _takes(self, key: bytes, version: int) -> bool:
-        """Whether payloads of a version are looked into: one without a body shows it, and changes nothing."""
+        """Return whether the target reads payloads of a version; the probe has no body and changes nothing."""
         if version not in self._versions:
             empty = bytes((STREAM_TYPES[0],)) + version.to_bytes(2, "little")
             try:
@@ -125,7 +125,7 @@ class Restorer:
         return self._versions.get(version, True)
 
     def restore_each(self, many: Iterable[Dumped], now_ms: int) -> dict[bytes, list[str]]:
-        """Restore keys together, in the form that was taken last; warnings of those that were taken."""
+        """Restore keys in one batch, in the form that was taken last. Returns warnings by restored key."""
         commands: list[tuple[bytes, Words]] = []
         warnings: list[list[str]] = []
         for dumped in many:
@@ -163,7 +163,7 @@ def _lost(key: bytes, value: object | None, form: int | None) -> Iterator[str]:
     if form is None or not isinstance(value, Stream):
         return
     if form < 26 and value.producers:
-        yield f"{name_of(key)}: the target knows no idempotent production, its records stay behind"
+        yield f"{name_of(key)}: the target has no idempotent production: its records are not copied"
     if form < 27:
         for name in value.groups:
             count = sum(1 for _ in released(value, name))
@@ -175,7 +175,7 @@ def _lost(key: bytes, value: object | None, form: int | None) -> Iterator[str]:
 
 
 def copy_plain(source: Endpoint, target: Endpoint, key: bytes, kind: str) -> None:
-    """Make a plain value anew on the target, in pages."""
+    """Copy a plain value to the target in pages, replacing what is there."""
     target.ask(key, "DEL", key)
     for words in _making(source, key, kind):
         target.ask(key, *words)

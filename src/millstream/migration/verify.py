@@ -1,4 +1,4 @@
-"""Is what the target has what the source has? Both are read again; nothing that the copying believed is trusted.
+"""Compare the target with the source. Both are read again; results of the copying are not trusted.
 
 Of a stream are compared: length, first and last id, a checksum over ids and fields, each group's last id and
 consumers, each pending entry's owner and count. Of plain values: all elements. Of others: the type.
@@ -27,7 +27,7 @@ _SHOWN: Final = 3  # ids in a message
 
 @dataclass(slots=True)
 class Comparison:
-    """What differs, in words; and how many pending entries stay behind because their entry is gone."""
+    """The differences in words, and the number of pending entries that cannot be copied because their entry is gone."""
 
     problems: list[str] = field(default_factory=list)
     ghosts: int = 0
@@ -35,7 +35,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The two ends, and what was asked of them for many keys together."""
+    """Source and target, asked the same for many keys."""
 
     source: Endpoint
     target: Endpoint
@@ -47,7 +47,7 @@ class _Ends:
 def compare_all(
     source: Endpoint, target: Endpoint, keys: Sequence[bytes], *, deep: bool = True
 ) -> Iterator[tuple[bytes, Comparison]]:
-    """Compare keys at both ends; without `deep`, what would take reading every entry is left out."""
+    """Compare keys of source and target; without `deep` no entries are read."""
     ends = _Ends(source, target)
     for at in range(0, len(keys), _TOGETHER):
         some = keys[at : at + _TOGETHER]
@@ -163,13 +163,13 @@ def _compare_group(
 
 
 def _owned(entry: Pending, can_release: bool) -> tuple[bytes | None, int]:
-    """Owner and count; where nothing can be released, released entries have an owner of that name."""
+    """Return owner and count; on targets without XNACK a released entry belongs to the consumer RELEASED_TO."""
     owner = entry.consumer if can_release or entry.consumer is not None else RELEASED_TO
     return owner, entry.count
 
 
 def _gone(source: Endpoint, key: bytes, ids: list[bytes]) -> Iterator[bytes]:
-    """Those ids whose entry is no longer in the stream."""
+    """Yield the ids whose entry is no longer in the stream."""
     for at in range(0, len(ids), _PAGE):
         some = ids[at : at + _PAGE]
         replies = source.ask_all(key, [("XRANGE", key, each, each) for each in some])

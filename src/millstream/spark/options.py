@@ -393,7 +393,7 @@ def _flag(text: str) -> bool:
 def _duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} is no duration: write 500ms, 30s, 15m or 1h")
+        raise ConfigError(f"{text!r} is not a duration: write 500ms, 30s, 15m or 1h")
     return float(match[1]) * _UNITS[match[2]]
 
 

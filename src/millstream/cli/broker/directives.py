@@ -1,4 +1,4 @@
-"""Settings from a redis.conf-like file and from `--name value …`, with the place of each for error messages.
+"""Settings from a redis.conf-like file and from `--name value …`, with file and line of each for error messages.
 
     file      name word "quoted word" …        # a comment has a line of its own
               include other.conf               read here, as if it stood here
@@ -46,7 +46,7 @@ _ONLY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One setting as it was written."""
+    """One setting as it was written, with its file and line."""
 
     name: str  # lower case
     words: tuple[bytes, ...]
@@ -55,7 +55,7 @@ class Directive:
 
 @dataclass(slots=True)
 class Directives:
-    """What all files and options together say."""
+    """The settings of all files and options together."""
 
     settings: dict[str, str] = field(default_factory=dict)  # as `Hub` takes them
     users: list[tuple[bytes, ...]] = field(default_factory=list)  # names and rules, as `Hub` takes them
@@ -65,7 +65,7 @@ class Directives:
 
 
 def read_all(arguments: list[str], defaults: dict[str, str]) -> Directives:
-    """The settings of a command line; ConfigError with a line for everything that is wrong."""
+    """Read the settings of a command line. Raises ConfigError with a line for each mistake."""
     file, options = split_arguments(arguments)
     found = Directives(dict(defaults))
     given: list[Directive] = []
@@ -80,7 +80,7 @@ def read_all(arguments: list[str], defaults: dict[str, str]) -> Directives:
 
 
 def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The file, if there is one (`-` is standard input), and the options behind it."""
+    """Split into the file, if any (`-` is standard input), and the options after it."""
     if arguments and (arguments[0] == "-" or not arguments[0].startswith("-")):
         return arguments[0], arguments[1:]
     return None, arguments
@@ -90,7 +90,7 @@ def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _read_file(name: str, errors: list[str]) -> list[Directive]:
-    """All directives of a file and of those it includes."""
+    """Read all directives of a file and of the files that it includes."""
     found: list[Directive] = []
     _read_into(found, name, errors, [name])
     return found
@@ -138,7 +138,7 @@ def _include(found: list[Directive], directive: Directive, errors: list[str], se
 
 
 def _read_options(words: list[str], errors: list[str]) -> list[Directive]:
-    """`--name word …`, up to the next one; `--name=word` will do as well."""
+    """Read options: `--name word …` up to the next one, or `--name=word`."""
     found: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--") and len(word) > 2:
@@ -152,7 +152,7 @@ def _read_options(words: list[str], errors: list[str]) -> list[Directive]:
 
 
 def _one(name: str, values: list[str]) -> Iterable[bytes]:
-    """The words of an option; `--save '3600 1'` is two, as in a file."""
+    """Yield the words of an option; `--save '3600 1'` is two, as in a file."""
     for value in values:
         raw = value.encode("utf-8", "surrogateescape")
         yield from (raw.split() or [b""]) if name.lower() in _SEVERAL_WORDS else [raw]
@@ -162,7 +162,7 @@ def _one(name: str, values: list[str]) -> Iterable[bytes]:
 
 
 def _apply(found: Directives, directive: Directive) -> None:
-    """Take over a directive, or note what is wrong with it."""
+    """Apply a directive, or record its error."""
     name = directive.name
     try:
         if name in _REFUSED:
@@ -179,7 +179,7 @@ def _apply(found: Directives, directive: Directive) -> None:
         elif name in MEANINGLESS:
             found.meaningless.append(name)
         else:
-            raise ConfigError(f"there is no such directive{_suggestion(name)}")
+            raise ConfigError(f"unknown directive{_suggestion(name)}")
     except ConfigError as error:
         place = directive.place if directive.place.startswith("--") else f"{directive.place}: {name}"
         found.errors.append(f"{place}: {error}")
@@ -214,6 +214,6 @@ def _value(found: Directives, directive: Directive) -> str:
 
 
 def _suggestion(name: str) -> str:
-    """The names it may have been meant for."""
+    """Return a hint with the most similar name."""
     close = difflib.get_close_matches(name, [*OPTIONS, *_ONLY], 1, 0.75)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""Directives of redis.conf that mean nothing here: a file written for Redis names many of them.
+"""Directives of redis.conf that have no effect here: a file written for Redis names many of them.
 
 What they tune is not there: memory layouts, the allocator, replicas, a cluster, Redis' own threads and child processes.
 """

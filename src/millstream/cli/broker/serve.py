@@ -108,7 +108,7 @@ def serve(
 
 
 def settle_in() -> None:
-    """For a process that does nothing but serve."""
+    """Tune the collector and the allocator for a process that only serves."""
     gc.freeze()  # what was loaded lives as long as the server: do not look through it again and again
     gc.set_threshold(*_GC)
     keep_large_apart()
@@ -130,7 +130,7 @@ def _make_hub(directives: Directives) -> Hub:
 
 
 def _make_room(config: Config) -> None:
-    """Ask the system for as many files as `maxclients` needs, or take in fewer clients."""
+    """Raise the limit of open files to what `maxclients` needs, or lower `maxclients`."""
     wanted = config.number("maxclients") + _OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -171,7 +171,7 @@ def _lines(listener: Listener, directives: Directives, opened: Opened) -> Iterat
 
 
 def _kept(config: Config) -> str:
-    """Where data is kept, and how safely."""
+    """Describe where data is kept, and how safely."""
     directory = Path(config["dir"].decode("utf-8", "surrogateescape")).resolve()
     if config.is_on("appendonly"):
         return f"{directory}, every change logged, {_SYNCS[config['appendfsync']]}"
@@ -196,7 +196,7 @@ def _shown(address: tuple[str, int]) -> str:
 
 
 def _ways_in(listener: Listener) -> Iterator[str]:
-    """Ways to connect, for new users."""
+    """Yield ways to connect, for new users."""
     password = "" if listener.hub.access.is_open else ", password=…"
     if listener.tcp:
         port = listener.tcp[0][1]

@@ -217,7 +217,7 @@ def _database(place: ServerUrl) -> str:
     if place.scheme.endswith("+sentinel"):
         text = text.partition("/")[2]
     if text and not text.isdigit():
-        raise ConfigError(f"{text!r} is no database number")
+        raise ConfigError(f"{text!r} is not a database number")
     return "" if text == "0" else text
 
 
