@@ -239,3 +239,14 @@ def test_no_more_modules_import_each_other_in_a_circle_than_before() -> None:
 def test_a_cycle_is_found_and_a_chain_is_none() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set[str](), "f": {"g"}, "g": {"f"}}
     assert cycles(graph) == [["a", "b", "c"], ["f", "g"]]
+
+
+@pytest.mark.parametrize("part", ["worker", "delivery", "client", "spark"])
+def test_modules_that_log_data_escape_it(part: str) -> None:
+    plain = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in sorted((SOURCE / part).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "logging.getLogger(__name__)"
+    ]
+    assert plain == [], "write: logger = safe_logger(logging.getLogger(__name__)), from millstream.printable"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import logging
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.printable import LineFormatter, printable, printable_lines, safe_logger
-
-SOURCE = Path(__file__).parent.parent / "src" / "millstream"
 
 
 @pytest.mark.parametrize(
@@ -72,14 +68,3 @@ def test_a_log_line_stays_one_line_and_its_traceback_is_escaped(formatter: loggi
 def test_our_formatter_escapes_the_records_of_other_libraries() -> None:
     record = logging.LogRecord("other", logging.INFO, "", 1, "evil \x1b[2J\nINFO forged", None, None)
     assert LineFormatter("%(message)s").format(record) == "evil \\x1b[2J\\nINFO forged"
-
-
-def test_worker_and_delivery_log_through_safe_loggers() -> None:
-    plain = [
-        f"{path.relative_to(SOURCE)}:{node.lineno}"
-        for part in ("worker", "delivery", "client", "spark")
-        for path in sorted((SOURCE / part).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "logging.getLogger(__name__)"
-    ]
-    assert plain == [], "write: logger = safe_logger(logging.getLogger(__name__))"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millstream.cli.exits import Exit, Failure
-from millstream.printable import printable
+from millstream.printable import printable_lines
 
 if TYPE_CHECKING:
     from millstream.client import Backend
@@ -84,5 +84,5 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not os.isatty(0):
         raise Failure(f"{question} Confirm with --yes: there is no terminal to ask on.", Exit.USAGE)
-    if not typer.confirm(printable(question)):
+    if not typer.confirm(printable_lines(question)):
         raise Failure("cancelled; nothing was changed")

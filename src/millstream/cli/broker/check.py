@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from millstream.cli import output
 from millstream.cli.common import confirm
 from millstream.cli.exits import Exit, Failure
 from millstream.persistence.aof import check as checking
@@ -25,7 +25,10 @@ def check(file: str, *, fix: bool, yes: bool, as_json: bool) -> None:
         report = checking.check(path, fix=fix, agree=agree)
     except OSError as error:
         raise Failure(f"{error.filename or file}: {error.strerror}") from error
-    print(json.dumps(_facts(file, report)) if as_json else report.text)
+    if as_json:
+        output.say_json(_facts(file, report))
+    else:
+        output.say(report.text)
     if not report.ok:
         raise SystemExit(Exit.DAMAGED if report.foreign is None else Exit.FAILED)
 

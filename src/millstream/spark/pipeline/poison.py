@@ -18,10 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from millstream.printable import safe_logger
 from millstream.spark.pipeline.sources import CONSUMER, COUNT, ID, STREAM
 from millstream.spark.settlement.rows import RETRY
 
-log = logging.getLogger(__name__)
+log = safe_logger(logging.getLogger(__name__))
 
 MOST = 20  # culprits of one batch: where more rows fail, something else is wrong
 ERROR_SIZE = 500

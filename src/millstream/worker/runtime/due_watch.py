@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 from millstream.delivery.consumer import Consumer
 from millstream.errors import BackendError
+from millstream.printable import safe_logger
 from millstream.worker.runtime.threads import Supervisor, Threads
 
-logger = logging.getLogger(__name__)
+logger = safe_logger(logging.getLogger(__name__))
 WAIT_S = 2.0  # no wait is longer, so that a closed connection is noticed
 AGAIN_AFTER_S = 5.0  # when the server cannot be asked
 

@@ -21,7 +21,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from millstream.printable import safe_logger
+
+logger = safe_logger(logging.getLogger(__name__))
 Stop = Callable[[bool], None]
 
 
