@@ -26,7 +26,7 @@ from millstream.spark.runtime.java import Gateway, Java, find_java, start_gatewa
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 log = safe_logger(logging.getLogger(__name__))
@@ -34,6 +34,7 @@ OWN = "_of_millstream"  # marks a gateway that we have started: what its Java wa
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+DAEMON = "spark.python.daemon.module"
 LOCAL_MASTER = "local[*,4]"  # all cores; a task is tried four times, as on a cluster
 OURS = {
     "spark.sql.session.timeZone": "UTC",
@@ -43,7 +44,7 @@ OURS = {
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.daemon.module": "millstream.spark.runtime.daemon",
+    DAEMON: "millstream.spark.runtime.daemon",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -109,7 +110,18 @@ def _start(app: str | None, master: str | None, config: Mapping[str, str], log_f
         conf = _submitted_conf(master, config)
     else:
         conf = _own_conf(app, master, config, log_file)
-    return SparkSession(SparkContext(conf=conf))
+    context = SparkContext(conf=conf)
+    _include_wheels(context)
+    return SparkSession(context)
+
+
+def _include_wheels(context: SparkContext) -> None:
+    """Let workers import from the wheels of --py-files: Spark sends them, and puts only zips and eggs on their path."""
+    included = context._python_includes
+    for path in (context.getConf().get("spark.submit.pyFiles") or "").split(","):
+        name = os.path.basename(path)
+        if name.endswith(".whl") and included is not None and name not in included:
+            included.append(name)
 
 
 def _is_submitted() -> bool:
@@ -130,7 +142,10 @@ def _submitted_conf(master: str | None, config: Mapping[str, str]) -> SparkConf:
     submitted = conf.get("spark.master")
     if master is not None and master != submitted:
         log.warning("the master %s was submitted and is used instead of %s", submitted, master)
-    for name, value in {**OURS, **(LOCAL if (submitted or "").startswith("local") else {})}.items():
+    settings = {**OURS, **(LOCAL if (submitted or "").startswith("local") else {})}
+    if conf.get("spark.submit.pyFiles", ""):
+        settings.pop(DAEMON, None)  # Spark starts the daemon before it has the files of --py-files
+    for name, value in settings.items():
         conf.setIfMissing(name, value)
     return conf.setAll(list(config.items()))
 
