@@ -142,7 +142,7 @@ class Life:
         self._settle()
         self.consumer.maintain()
         found = self.consumer.fetch(10, 0)
-        doomed = [each for each in found if each.by_name[b"n"] == b"4" and self.consumer.attempt(each) == 1]
+        doomed = [each for each in found if each.by_name[b"n"] == b"4" and each.number == 1]
         self._unsent += [(each, self._handle(each)) for each in found if each not in doomed]
         self._settle()
         if doomed:
