@@ -54,7 +54,7 @@ class Ticker:
                 return
             try:
                 store.tick()
-            except Exception:
+            except BaseException:  # the thread goes on: without it nothing would be synced any more
                 logger.exception("Keeping failed in a way it must not")
             pause_s = store.pause_s
             del store

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from millstream.server.core.hub import Hub
 
+logger = logging.getLogger(__name__)
+
+_AGAIN_MS: Final = 100  # after a failure
 _LONGEST_S: Final = 1.0  # the wall clock may be set while we sleep
 
 
@@ -57,9 +61,13 @@ class LoopTimer:
         with hub.lock:
             self._handle = None
             self._target_ms = None
-            due_ms = hub.next_due_ms()
-            if due_ms is not None and due_ms <= hub.now_ms():
-                hub.tick()
+            try:
                 due_ms = hub.next_due_ms()
+                if due_ms is not None and due_ms <= hub.now_ms():
+                    hub.tick()
+                    due_ms = hub.next_due_ms()
+            except Exception:  # else nothing due would be done until something else is aimed at
+                logger.exception("The timer failed and tries again")
+                due_ms = hub.now_ms() + _AGAIN_MS
             if due_ms is not None:
                 self.aim(due_ms)

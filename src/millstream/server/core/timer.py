@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_S: Final = 1.0  # the wall clock may be set while we sleep, the hub may be gone
 _END_WITHIN_S: Final = 10.0  # a busy machine may let it wait; ended where it stands it could keep the hub's lock
+_AGAIN_S: Final = 0.1  # after a failure
 _LINGER_S: Final = 0.5  # blocking reads come in rows: do not end and start a thread for each
 
 
@@ -105,22 +107,24 @@ class Timer:
             return 0.0
         return ahead_ms / 1000
 
-    def give_up(self) -> None:
-        """The thread has failed: the next aim starts another."""
-        with self._moved:
-            self._target_ms = self._thread = None
-
 
 _running: Final = set["Timer"]()  # those with a thread
 
 
+def _round(timer: Timer) -> bool:
+    """One round; after a failure the timer goes on, or what is due would wait for ever."""
+    try:
+        return timer.round()
+    except BaseException:
+        logger.exception("The timer failed and tries again")
+        time.sleep(_AGAIN_S)
+        return True
+
+
 def _run(timer: Timer) -> None:
     try:
-        while timer.round():
+        while _round(timer):
             pass
-    except Exception:
-        logger.exception("The timer failed")
-        timer.give_up()
     finally:
         if timer._thread is None:  # else the next one's has begun already
             _running.discard(timer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from types import TracebackType
 
 from millstream.server.core.hub import Hub
 from millstream.server.net.listener import Endpoints, Listener
+
+logger = logging.getLogger(__name__)
 
 Ready = Callable[[Listener], None]
 
@@ -133,6 +136,8 @@ class BackgroundServer:
         try:
             self._server.run(self._note_start)
         except BaseException as error:
+            if self._started.is_set():
+                logger.critical("the server in this process has ended unexpectedly", exc_info=error)
             self._failure = error
         finally:
             self._started.set()

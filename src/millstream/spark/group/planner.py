@@ -74,6 +74,8 @@ class LeaseKeeper:
                 keep()
             except BackendError as error:  # the next beat is early enough, if the server comes back
                 log.warning("leases could not be renewed: %s", error)
+            except BaseException:  # without this thread every batch would lose its leases, and nobody would know why
+                log.exception("renewing the leases of a batch failed unexpectedly; the next beat tries again")
 
     def _run(self) -> None:
         while not self._wake.wait(self._every_s):
