@@ -38,6 +38,7 @@ class Backend:
         self.url = hide_password(url)
         self._is_closed = False
         self._client, self._blocking_client, self._held = self._translated(lambda: make_clients(place, timeout_s))
+        self._direct = None if self._held is None else self._held.direct_client(ServerReplied)
         answer_raw(self._client)
         answer_raw(self._blocking_client)
         try:
@@ -118,6 +119,8 @@ class Backend:
     def close(self) -> None:
         """Close the connections, also those that wait; a broker in this process ends with its last user."""
         self._is_closed = True
+        if self._direct is not None:
+            self._direct.close()
         self._client.close()
         self._blocking_client.close()
         if self._held is not None:
@@ -137,12 +140,19 @@ class Backend:
 
     def _send(self, client: Any, call: Call[Any]) -> Any:
         try:
-            return self._translated(lambda: client.execute_command(*call.argv, **self._target(client, call.key)))
+            return self._reply(client, call.argv, call.key)
         except ServerReplied as error:
             if error.code != "NOSCRIPT" or call.script is None:
                 raise
-        words = ("EVAL", call.script.source, *call.argv[2:])
-        return self._translated(lambda: client.execute_command(*words, **self._target(client, call.key)))
+        return self._reply(client, ("EVAL", call.script.source, *call.argv[2:]), call.key)
+
+    def _reply(self, client: Any, argv: Sequence[Word], key: bytes) -> Any:
+        if self._direct is None:
+            return self._translated(lambda: client.execute_command(*argv, **self._target(client, key)))
+        try:
+            return self._direct.execute(argv)
+        except OSError as error:
+            raise Unavailable(f"{self.url}: {error}") from error
 
     def _target(self, client: Any, key: bytes) -> dict[str, Any]:
         return {"target_nodes": client.get_node_from_key(key)} if self.is_cluster and key else {}

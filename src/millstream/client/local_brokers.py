@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from millstream.broker import Broker, Fsync
+from millstream.broker.direct import DirectClient
 from millstream.client.urls import ServerUrl
 from millstream.errors import ConfigError
 
@@ -25,6 +27,10 @@ class SharedBroker:
     name: str
     broker: Broker
     users: int = 0
+
+    def direct_client(self, make_error: Callable[[str], Exception]) -> DirectClient:
+        """Return a client that runs commands without redis-py; `make_error` makes exceptions of error replies."""
+        return DirectClient(self.broker._hub, self.broker._db, make_error)
 
     def close(self) -> None:
         """Let go of it; the last one closes it."""

@@ -64,9 +64,12 @@ class Stream(StreamBase[T]):
 
         Sent again by itself when a reply is lost, and appended once all the same.
         """
-        return self.publish_many(
-            [value], delay=delay, dedupe=None if dedupe is None else [dedupe], ttl=ttl, headers=headers
-        )[0]
+        if dedupe is not None:
+            return self.publish_many([value], delay=delay, dedupe=[dedupe], ttl=ttl, headers=headers)[0]
+        backend, definition = self.backend, self._definition
+        made = definition.append_one(backend.run, backend.capabilities, value, delay, ttl, headers)
+        definition.bound_recorder.published(int(made.is_new))
+        return made.id.decode()
 
     def publish_many(
         self,
