@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,20 @@ def test_only_one_module_of_the_cli_prints() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "typer.echo")
     }
     assert printing == {"output.py"}
+
+
+@pytest.mark.parametrize(
+    ("shell", "environment"),
+    [
+        ("bash", {"COMP_WORDS": "millstream pe", "COMP_CWORD": "1"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "millstream pe"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "millstream pe", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_shells_complete_commands(shell: str, environment: dict[str, str]) -> None:
+    known = os.environ | environment | {"_MILLSTREAM_COMPLETE": f"complete_{shell}"}
+    program = "import sys; from millstream.cli.main import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program], env=known, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "pending" in done.stdout
+    assert "streams" not in done.stdout

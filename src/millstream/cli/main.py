@@ -96,7 +96,7 @@ def load(name: str) -> Any:
     return command
 
 
-app = typer.Typer(name="millstream", cls=LazyCommands, no_args_is_help=True, **_PLAIN)
+app = typer.Typer(name="millstream", cls=LazyCommands, no_args_is_help=True, **(_PLAIN | {"add_completion": True}))
 
 
 def _print_version(is_asked: bool) -> None:
