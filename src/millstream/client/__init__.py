@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.client.aio import AsyncBackend, aconnect
-    from millstream.client.backend import Backend
+    from millstream.client.backend import Backend, connect
     from millstream.client.calls import Call
     from millstream.client.capabilities import Capabilities
-    from millstream.client.connecting import connect
 
 __all__ = ["AsyncBackend", "Backend", "Call", "Capabilities", "aconnect", "connect"]
 
@@ -22,7 +21,7 @@ _HOMES = {
     "Call": "calls",
     "Capabilities": "capabilities",
     "aconnect": "aio",
-    "connect": "connecting",
+    "connect": "backend",
 }
 
 

@@ -20,14 +20,23 @@ from redis.sentinel import SentinelConnectionPool
 
 from millstream.client.calls import Call, Word, as_is
 from millstream.client.capabilities import Capabilities, detect
-from millstream.client.connecting import make_clients
-from millstream.client.urls import ServerUrl, hide_password
+from millstream.client.connecting import make_clients, wants_weaker
+from millstream.client.urls import ServerUrl, hide_password, parse_url
 from millstream.errors import ConfigError, ServerReplied, Unavailable
 
 T = TypeVar("T")
 PROBE_KEY = b"millstream:no-such-key"
 RESENDS = 4  # with the pauses below: about a second, then the caller decides
 FIRST_PAUSE_S = 0.05
+
+
+def connect(url: str, *, timeout_s: float = 5.0, accept_weaker: bool = False) -> Backend:
+    """Connect to the streams at a URL (see `client.urls`), for blocking code.
+
+    Fails at once with what is wrong: the URL, the server, the password, or a server that cannot run scripts.
+    """
+    place = parse_url(url)
+    return Backend(place, url, timeout_s=timeout_s, accept_weaker=accept_weaker or wants_weaker(place))
 
 
 class Backend:

@@ -16,26 +16,14 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
-from millstream.client.urls import ServerUrl, parse_url
+from millstream.client.urls import ServerUrl
 from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from millstream.client.backend import Backend
     from millstream.client.local_brokers import SharedBroker
 
 MAX_BLOCK_S = 30.0  # no single blocking read is longer; a loop reads again
 _TRUE = ("1", "yes", "true", "on")
-
-
-def connect(url: str, *, timeout_s: float = 5.0, accept_weaker: bool = False) -> Backend:
-    """Connect to the streams at a URL (see `client.urls`), for blocking code.
-
-    Fails at once with what is wrong: the URL, the server, the password, or a server that cannot run scripts.
-    """
-    from millstream.client.backend import Backend
-
-    place = parse_url(url)
-    return Backend(place, url, timeout_s=timeout_s, accept_weaker=accept_weaker or wants_weaker(place))
 
 
 def wants_weaker(place: ServerUrl) -> bool:

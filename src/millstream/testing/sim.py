@@ -24,9 +24,8 @@ from types import TracebackType
 from typing import Any, Literal, cast
 
 from millstream.broker import Broker
-from millstream.client.backend import Backend
+from millstream.client.backend import Backend, connect
 from millstream.client.capabilities import Capabilities
-from millstream.client.connecting import connect
 from millstream.client.local_brokers import share_broker
 from millstream.delivery.consumer import Consumer, Runs
 from millstream.delivery.deadletters import DeadLetters

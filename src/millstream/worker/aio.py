@@ -18,8 +18,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from millstream.client.aio import AsyncBackend, aconnect
-from millstream.client.backend import Backend
-from millstream.client.connecting import connect
+from millstream.client.backend import Backend, connect
 from millstream.delivery.deadletters import DeadLetters, Filter, Letter, Plan
 from millstream.delivery.delivery import Delivery
 from millstream.delivery.settlement import Settlement

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from millstream.client.connecting import connect
+from millstream.client.backend import connect
 from millstream.errors import BackendError
 from millstream.worker.audit import audit_of
 

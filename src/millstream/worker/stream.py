@@ -19,8 +19,7 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from millstream.client.backend import Backend
-from millstream.client.connecting import connect
+from millstream.client.backend import Backend, connect
 from millstream.delivery.deadletters import DeadLetters
 from millstream.worker.audit import Audit, audit_of
 from millstream.worker.base import StreamBase

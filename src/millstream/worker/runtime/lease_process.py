@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from millstream.client.connecting import connect
+from millstream.client.backend import connect
 from millstream.client.urls import parse_url
 from millstream.clock import elapsed_ms
 from millstream.delivery.config.settings import Settings
