@@ -160,7 +160,7 @@ class Session:
         self._provisional: list[tuple[int, int]] = []  # parts of it that hold only once the log is written
         self._promised: list[tuple[int, int]] = []  # the same, of which each piece is a reply for itself
         self._deferred: list[bytes] = []
-        self._unsent = 0  # bytes in `_output`; small replies on a short way are not counted
+        self._unsent = 0  # bytes in `_output`; of replies on a fast path a reckoning
         # Nothing is under way, nothing is special: the last requests took the short way. `turn` then runs the next.
         self.is_plain = False
         self.start_over()
@@ -355,8 +355,7 @@ class Session:
             return 0
         if not start:
             hub.send_later(self)
-        if name == "xreadgroup":  # the replies of the others are small
-            self._unsent += sum(map(len, output[start:]))
+        self._unsent += done * len(output[-1])  # a reckoning: replies of one run are much alike
         if hub.keeps_log and hub.before_replies is not None:
             self._promised.append((start, start + done))
         self.last_ms, self.last_command = now_ms, name
