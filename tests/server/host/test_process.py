@@ -14,7 +14,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.server.config.settings import Config
 from millstream.server.host.log import ServerLog
-from tests.support.certificates import make_certificates
+from tests.support.certificates import Certificates, make_certificates
 from tests.support.ours import WAIT_S, Process, eventually
 from tests.support.servers import free_port
 from tests.support.wire import Wire, pack
@@ -30,15 +30,18 @@ def root_logger() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
 # Ending
 
 
 class Server:
     """A server that listens on TCP, on a unix socket and with TLS."""
 
-    def __init__(self, directory: Path) -> None:
-        (directory / "certificates").mkdir()
-        certificates = make_certificates(directory / "certificates")
+    def __init__(self, directory: Path, certificates: Certificates) -> None:
         self.tls_port = free_port()
         self.unix_socket = str(directory / "s")
         self._trusted = str(certificates.authority)
@@ -64,8 +67,10 @@ class Server:
 
 @pytest.mark.parametrize("way", ["SIGTERM", "SHUTDOWN"])
 @pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
-def test_an_endless_script_that_has_written_does_not_keep_the_server(tmp_path: Path, kind: str, way: str) -> None:
-    server = Server(tmp_path)
+def test_an_endless_script_that_has_written_does_not_keep_the_server(
+    tmp_path: Path, certificates: Certificates, kind: str, way: str
+) -> None:
+    server = Server(tmp_path, certificates)
     try:
         with server.connect(kind) as caller, server.connect(kind) as other:
             other.sendall(pack([b"SET", b"kept", b"1"]))
