@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,8 +134,12 @@ def test_a_closed_backend_says_so(place: Site, open_backend: Open) -> None:
         backend.run(COUNT_UP.call([b"counter"], [], as_is))
 
 
+def has_blocked_client(backend: Any) -> bool:
+    return any(b"blocked_clients:0" not in told for told in backend.each_node("INFO", "clients"))
+
+
 def test_closing_lets_a_blocked_reader_go(place: Site) -> None:
-    backend = connect(place.url)
+    backend, looking = connect(place.url), place.connect()
     backend.execute("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM", key="s")
     words = ("XREADGROUP", "GROUP", "g", "c", "BLOCK", 20_000, "STREAMS", "s", ">")
     ends: list[object] = []
@@ -147,7 +152,10 @@ def test_closing_lets_a_blocked_reader_go(place: Site) -> None:
 
     thread = threading.Thread(target=read)
     thread.start()
-    time.sleep(0.1)
+    deadline = time.monotonic() + 60
+    while not has_blocked_client(looking):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     backend.close()
     thread.join(60)
     assert not thread.is_alive()
