@@ -1,7 +1,7 @@
 -- Let what waits go on: entries published with a delay into the stream when they are due, and, for servers whose
 -- CLAIM read knows only idle times, long retries kept from looking forgotten until they are.
 -- KEYS  stream, delayed entries, the group's retries
--- ARGV  group ('' none), flags, lease ms, how many, rank in the retries to go on from
+-- ARGV  group ('' none), flags, idle ms of what is due, how many, rank in the retries to go on from
 -- Back  how many were appended, ms until the next (-1: none), next rank (0: all were seen), the server's time in ms
 
 local stream, delayed, retries = KEYS[1], KEYS[2], KEYS[3]

@@ -1,9 +1,10 @@
 -- End deliveries, each only if it is still the caller's: owner and delivery number must be as they were given.
 -- KEYS  stream, dead letters, the group's retries, meta, delayed entries, the group's records, the delayed entries' wake
 --       list, with the flag l the lock of each item, and then the keys of what is published
--- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, prefix, lease ms, then of each item: id, delivery
---       number ('' any), verb, arguments:
---         ack | release | pass (a release that says nothing about the entry: nobody began on it) | discard | retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
+-- ARGV  group, consumer (`spark-*`: all whose names begin so), flags, prefix, idle ms of what is due, then of each item: id,
+--       delivery number ('' any), verb, arguments:
+--         ack | release | pass (a release that says nothing about the entry, as nobody began on it) | discard |
+--         retry <delay ms> | copy <retry count> | copy_later <retry count> <delay ms> |
 --         reject <n> <n names and values; an empty consumer, retry_count or first_at is filled in here> |
 --         publish <n> <n words: of each entry its stream, the delayed entries of that, their wake list, the dedupe key
 --         (0 none), all as places in KEYS; dedupe window ms, delay ms, longest length ('' none), how many words, the words>, and then ack
@@ -33,8 +34,8 @@ local function let_go(id, deliveries, mode)
   redis.call('XCLAIM', stream, group, RELEASED, 0, id, unpack(words))
 end
 
--- Let an entry wait in its place. Up to a lease the idle time says when it is due, which a CLAIM read understands by
--- itself; the sorted set has the exact time. When memory is full the set may not be written: it is then due earlier.
+-- Let an entry wait in its place. The idle time says when it is due, up to the idle time that a CLAIM read asks for; the
+-- sorted set has the exact time. When memory is full the set may not be written: it is then due earlier.
 local function put_off(id, delay)
   local since = now
   if delay <= lease then since = now + delay - lease end
