@@ -98,8 +98,8 @@ def test_redis_py_works(way: dict[str, Any], protocol: int) -> None:
 
 
 async def next_message(listener: redis.asyncio.client.PubSub) -> dict[str, Any]:
-    for _ in range(100):
-        message = await listener.get_message(timeout=0.2)
+    for _ in range(12):
+        message = await listener.get_message(timeout=5)
         if message is not None:
             return message
     raise TimeoutError
