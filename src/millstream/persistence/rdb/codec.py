@@ -1,4 +1,4 @@
-"""Reading and writing what RDB is made of: lengths, strings, numbers, ids.
+"""Read and write the parts of RDB: lengths, strings, numbers, ids.
 
     length   00xxxxxx │ 01xxxxxx + 1 byte │ 80 + u32 │ 81 + u64, big-endian
     string   a length and the bytes │ C0 i8 │ C1 i16 │ C2 i32, little-endian, for decimals │ C3 length length LZF
@@ -20,18 +20,18 @@ from millstream.persistence.rdb import lzf
 from millstream.persistence.rdb.crc64 import crc64
 
 PIECE: Final = 1 << 20  # bytes to read or write at a time; the checksum is fastest on long pieces
-_LONGEST_INTEGER: Final = 11  # a longer string is not tried as one
+_LONGEST_INTEGER: Final = 11  # a longer string is not tried as an integer
 _SHORTEST_COMPRESSED: Final = 21
 _I32: Final = 1 << 31
 
 
 def as_signed(value: int) -> int:
-    """A length of 64 bits as the signed number it stands for."""
+    """Return the signed number that a 64-bit length stands for."""
     return value if value <= I64_MAX else value - (1 << 64)
 
 
 def length_bytes(value: int) -> bytes:
-    """A length, or a number of up to 64 bits; a negative one as its two's complement."""
+    """Encode a length or a number of up to 64 bits, a negative one as its two's complement."""
     if 0 <= value < 64:
         return bytes((value,))
     value &= U64_MAX
@@ -43,7 +43,7 @@ def length_bytes(value: int) -> bytes:
 
 
 def string_bytes(value: bytes, *, compress: bool) -> bytes:
-    """A string in its shortest form."""
+    """Encode a string in its shortest form."""
     size = len(value)
     if size <= _LONGEST_INTEGER:
         number = as_integer(value)
@@ -62,7 +62,7 @@ def _integer_bytes(value: int) -> bytes:
 
 
 class Writer:
-    """Gathers what is written; with a sink, hands it on in pieces."""
+    """Collects written bytes; with a sink, passes them on in pieces."""
 
     __slots__ = ("_compress", "_parts", "_sink", "_size", "crc")
 
@@ -71,7 +71,7 @@ class Writer:
         self._compress = compress
         self._parts: list[bytes] = []
         self._size = 0
-        self.crc = 0  # of what was handed on
+        self.crc = 0  # of the bytes passed on
 
     def put(self, data: bytes) -> None:
         """Write bytes as they are."""
@@ -87,11 +87,11 @@ class Writer:
         self.put(string_bytes(value, compress=self._compress))
 
     def id(self, key: int) -> None:
-        """The two halves of an entry id as lengths."""
+        """Write the two halves of an entry id as lengths."""
         self.put(length_bytes(key >> 64) + length_bytes(key & U64_MAX))
 
     def flush(self) -> None:
-        """Hand on what was gathered."""
+        """Pass the collected bytes on."""
         data = self.gathered()
         self.crc = crc64(data, self.crc)
         self._parts, self._size = [], 0
@@ -99,14 +99,14 @@ class Writer:
             self._sink(data)
 
     def gathered(self) -> bytes:
-        """What was written and not handed on."""
+        """Return the bytes that were written and not passed on."""
         return b"".join(self._parts)
 
 
 class Reader:
-    """A place in bytes that are all there, or that `more(count)` gives: up to so many, none at the end.
+    """Reads bytes that are complete, or that `more(count)` returns: at most `count`, none at the end.
 
-    Who reads many small things may do so in `data` from `at` on, once `need` has seen that they are there.
+    A caller with many small reads may read `data` from `at` on, after `need` has made sure of them.
     """
 
     __slots__ = ("_more", "_passed", "at", "crc", "data")
@@ -114,21 +114,21 @@ class Reader:
     def __init__(self, data: bytes = b"", more: Callable[[int], bytes] | None = None) -> None:
         self.data = data
         self.at = 0
-        self.crc = 0  # of what was read and is no longer in `data`
+        self.crc = 0  # of the bytes that were read and dropped from `data`
         self._more = more
         self._passed = 0
 
     @property
     def offset(self) -> int:
-        """How many bytes were read since the beginning."""
+        """Return the number of bytes read since the beginning."""
         return self._passed + self.at
 
     def bad(self, what: str) -> BadFormat:
-        """An error at this place."""
+        """Return an error that names this offset."""
         return BadFormat(what, self.offset)
 
     def need(self, count: int) -> None:
-        """Make sure that so many bytes are at hand, or raise."""
+        """Make sure that `count` bytes are available, or raise."""
         missing = self.at + count - len(self.data)
         if missing > 0:
             self._fetch(missing)
@@ -139,7 +139,7 @@ class Reader:
         self.pass_on()
         parts = [self.data]
         while missing > 0:
-            # asked for in pieces, so that a damaged length cannot make us ask for all the memory there is
+            # Read in pieces, so that a damaged length cannot request all memory.
             part = self._more(min(max(missing, PIECE), 64 * PIECE))
             if not part:
                 raise self.bad("the data end early")
@@ -148,14 +148,14 @@ class Reader:
         self.data = b"".join(parts)
 
     def pass_on(self) -> None:
-        """Count what was read into the checksum, and forget it."""
+        """Add the bytes that were read to the checksum and drop them."""
         self.crc = crc64(self.data[: self.at], self.crc)
         self._passed += self.at
         self.data = self.data[self.at :]
         self.at = 0
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
+        """Read `count` bytes."""
         self.need(count)
         at = self.at
         self.at = at + count
@@ -167,7 +167,7 @@ class Reader:
         return self.data[self.at - 1]
 
     def time(self) -> int:
-        """A signed number of 8 bytes."""
+        """Read a signed number of 8 bytes."""
         return int.from_bytes(self.take(8), "little", signed=True)
 
     def length(self) -> int:
@@ -183,7 +183,7 @@ class Reader:
         raise self.bad("a length was expected")
 
     def id(self) -> int:
-        """The key of an entry id that is kept as two lengths."""
+        """Read the key of an entry id that is written as two lengths."""
         ms = self.length()
         return ms << 64 | self.length()
 

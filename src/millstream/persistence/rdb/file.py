@@ -1,14 +1,14 @@
 """Whole RDB files, read and written piece by piece.
 
     REDIS0015                            magic and version
-    FA key value …                       what is known about the file (AUX)
+    FA key value …                       facts about the file (AUX)
     F5 library …                         functions
-    FE db │ FB keys expiring             a database, and how many keys it has
-      [FC ms] type key value …           its keys; FC: expires at, F8: idle for so long, F9: how often used
-    FF │ CRC-64 of all before it, LE     zero stands for unchecked
+    FE db │ FB keys expiring             a database and its number of keys
+      [FC ms] type key value …           its keys; FC: expires at, F8: idle time, F9: frequency
+    FF │ CRC-64 of all before it, LE     zero means unchecked
 
-Reading also takes files of Valkey (VALKEY080), expiry in seconds (FD), and passes over the slots of a cluster (F4)
-and what modules have to say (F7). A value of a module cannot be read, nor can a hash with fields that expire.
+The reader also accepts files of Valkey (VALKEY080) and expiry in seconds (FD). It skips the slots of a cluster (F4) and
+data of modules (F7). Values of modules and hashes with expiring fields cannot be read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from millstream.persistence.rdb.payload import load_value, type_byte, write_body
 from millstream.persistence.rdb.values import EmptyValue
 from millstream.persistence.rdb.versions import FOREIGN_VERSIONS, RELEASED_TO, STREAM_TYPES, VERSION, WriteOptions
 
-_FIRST_OPCODE: Final = 240  # no type is as high
+_FIRST_OPCODE: Final = 240  # above every type
 _FIRST_CHECKED: Final = 5  # older files have no checksum
 
 
 class Op:
-    """What can stand where a key's type would."""
+    """Operation codes: bytes that can appear where a key's type is expected."""
 
     SLOTS: Final = 0xF4
     FUNCTION: Final = 0xF5
@@ -60,7 +60,7 @@ def write_rdb(
     compress: bool = False,
     released_to: bytes = RELEASED_TO,
 ) -> None:
-    """Write all databases; `write` gets the file in pieces of a megabyte or what a single node takes.
+    """Write all databases. `write` gets the file in pieces of a megabyte, or of one node if that is larger.
 
     For Valkey and Redis 7.2: `stream_type=21`, whose version is 11. Compressing makes files smaller and takes ten
     times as long: LZF is a loop over bytes.
@@ -103,16 +103,16 @@ def _write_database(out: Writer, database: Database, options: WriteOptions) -> N
 
 @dataclass(slots=True)
 class Loaded:
-    """What was in a file."""
+    """The content of a file."""
 
     keyspace: Keyspace
     version: int = 0
     aux: dict[bytes, bytes] = field(default_factory=dict)
-    functions: list[bytes] = field(default_factory=list)  # libraries, as FUNCTION LOAD takes them
+    functions: list[bytes] = field(default_factory=list)  # libraries in the form of FUNCTION LOAD
     keys: int = 0
-    expired: int = 0  # keys whose time was over and that were left out
-    empty: int = 0  # keys without elements, which only a faulty server writes; left out as well
-    rest: bytes = b""  # bytes after the end that were read and belong to whatever follows
+    expired: int = 0  # expired keys that were left out
+    empty: int = 0  # keys without elements, which only a faulty server writes; also left out
+    rest: bytes = b""  # bytes after the end that were read already and belong to the following data
 
 
 def read_rdb(
@@ -120,8 +120,8 @@ def read_rdb(
 ) -> Loaded:
     """Read a file into a keyspace (a new one if none is given); BadFormat says what is wrong and where.
 
-    `read(count)` gives up to so many bytes, none at the end. Keys whose time is over are left out, unless they are
-    kept for a log that goes on from here.
+    `read(count)` returns at most `count` bytes, none at the end. Expired keys are left out, unless they are kept for
+    a log that continues from this file.
     """
     if keyspace is None:
         keyspace = Keyspace()
@@ -129,7 +129,7 @@ def read_rdb(
 
 
 class _Loading:
-    """A file being read: where, and what the next key has been told."""
+    """The state of reading a file: the reader, and the attributes of the next key."""
 
     def __init__(self, read: Callable[[int], bytes], now_ms: int, keyspace: Keyspace, *, keep_expired: bool) -> None:
         self._reader = Reader(more=read)
@@ -201,7 +201,7 @@ class _Loading:
         self._database = databases[index]
 
     def _pass_module(self) -> None:
-        """Pass over what a module keeps besides keys: numbers, doubles and strings, each with its kind before it."""
+        """Skip the data of a module besides keys: numbers, doubles and strings, each after its kind."""
         reader = self._reader
         reader.length()
         while (kind := reader.length()) != 0:

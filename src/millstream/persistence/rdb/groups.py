@@ -1,11 +1,11 @@
-"""A stream's groups in RDB: how far each has read, what is pending, who its consumers are.
+"""A stream's groups in RDB: read positions, pending entries and consumers.
 
     group      name, last id, [entries read], pending entries, consumers, [released entries]
-    pending    id, time, count, in id order       held or released, all of them
-    consumer   name, seen, [active], ids          what it holds
-    released   id, in the order of releasing
+    pending    id, time, count, in id order       all of them, held or released
+    consumer   name, seen, [active], ids          the entries it holds
+    released   id, in the order of release
 
-What stands in brackets is not in all stream types: see `rdb_stream`.
+The parts in brackets are not in all stream types: see `stream`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def write_group(out: Writer, stream: Stream, group: Group, options: WriteOptions
 
 
 def _entries_read(group: Group, stream: Stream) -> int:
-    """How many entries a group has read, -1 if that is not known; never more than there were.
+    """Return the number of entries a group has read, -1 if unknown; never more than were added.
 
-    XSETID can take back how many there were, and then Redis refuses what it has written itself.
+    XSETID can lower the number of added entries, and then Redis refuses a file that it has written itself.
     """
     return -1 if group.entries_read is None else min(group.entries_read, stream.entries_added)
 
@@ -66,7 +66,7 @@ def _entries_read(group: Group, stream: Stream) -> int:
 def _with_released(
     consumers: list[tuple[GroupConsumer, list[bytes]]], zone: list[bytes], name: bytes
 ) -> list[tuple[GroupConsumer, list[bytes]]]:
-    """The consumers, with the released entries given to one of that name."""
+    """Return the consumers, with the released entries assigned to one of that name."""
     by_name = {consumer.name: (consumer, held) for consumer, held in consumers}
     consumer, held = by_name.get(name, (GroupConsumer(name, 0), []))
     by_name[name] = consumer, sorted(held + zone, key=order)
@@ -124,7 +124,7 @@ def read_group(reader: Reader, kind: int, stream: Stream, options: ReadOptions) 
 
 
 def _read_pending(reader: Reader) -> Rows:
-    """Id to delivery time and count, in id order."""
+    """Read delivery times and counts by id, in id order."""
     rows: Rows = {}
     count = reader.length()
     last, is_sorted = -1, True
@@ -147,7 +147,7 @@ def _read_ids(reader: Reader) -> list[bytes]:
 
 
 def _read_consumer(reader: Reader, kind: int, rows: Rows, owners: dict[bytes, GroupConsumer]) -> GroupConsumer:
-    """A consumer; what it holds is noted in `owners`."""
+    """Read a consumer. The entries it holds are noted in `owners`."""
     consumer = GroupConsumer(reader.string(), reader.time())
     active_ms = reader.time() if kind >= 21 else consumer.seen_ms
     consumer.active_ms = None if active_ms == -1 else active_ms
@@ -161,7 +161,7 @@ def _read_consumer(reader: Reader, kind: int, rows: Rows, owners: dict[bytes, Gr
 def _fill(
     pending: PendingList, rows: Rows, owners: dict[bytes, GroupConsumer], zone: list[bytes], log: EntryLog
 ) -> None:
-    """Build a pending list from rows in id order; the owned ones go by time, equal times by id."""
+    """Build a pending list from rows in id order. Owned rows are ordered by time, equal times by id."""
     if not rows:
         return
     places = _places(rows, log)
@@ -171,7 +171,7 @@ def _fill(
         _hold(pending, pending.owned, owners[ids[0]], time_ms, count, ids, places)
     for count, run in groupby(zone, lambda entry_id: rows[entry_id][1]):
         _hold(pending, pending.zone, None, 0, count, list(run), places)
-    pending.owned.sweep()  # sets the limits by which they may grow
+    pending.owned.sweep()  # sets the limits of later growth
     pending.zone.sweep()
     pending.released = len(zone)
     ids = list(places)
@@ -194,7 +194,7 @@ def _hold(
     ids: list[bytes],
     places: dict[bytes, Block | None],
 ) -> None:
-    """Add neighbours in claim order that have everything in common."""
+    """Add neighbours in claim order that share owner, time and count."""
     blocks = [places[entry_id] for entry_id in ids]
     hold: AnyHold
     if len(ids) == 1:
@@ -206,9 +206,9 @@ def _hold(
 
 
 def _places(ids: Iterable[bytes], log: EntryLog) -> dict[bytes, Block | None]:
-    """The block of each id, or None where there is no live entry; ids come ascending.
+    """Return the block of each id, or None without a live entry. The ids ascend.
 
-    An id that is also in a block becomes the object that the block has, for less memory.
+    An id that is also in a block is replaced by the object of the block, to save memory.
     """
     places: dict[bytes, Block | None] = {}
     own: dict[bytes, bytes] = {}

@@ -1,12 +1,12 @@
-"""Listpacks: short strings and integers, one after the other in one piece of memory.
+"""Listpacks: short strings and integers, one after the other in one block of memory.
 
     size u32 LE │ elements u16 LE │ element … element │ FF
-    element     │ encoding │ data │ size of the two, 7 bits a byte, to be read from behind │
+    element     │ encoding │ data │ size of the two, 7 bits a byte, read backwards │
 
     0xxxxxxx  0 to 127              10xxxxxx  string up to 63 bytes     F0        string, u32 LE length
     110xxxxx  13-bit integer        1110xxxx  string up to 4095 bytes   F1 … F4   integer of 2, 3, 4, 8 bytes
 
-A string that is the canonical decimal of a 64-bit integer is kept as that integer, in the shortest form.
+A string that is the canonical decimal of a 64-bit integer is stored as that integer, in the shortest form.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from millstream.errors import BadFormat
 Element = bytes | int
 
 EMPTY_SIZE: Final = 7  # the header and the end byte
-_UNKNOWN: Final = 0xFFFF  # more elements than the header can count
+_UNKNOWN: Final = 0xFFFF  # marks more elements than the header can count
 _MAY_BE_INTEGER: Final = frozenset(b"-0123456789")
 _SMALL: Final = tuple(bytes((value, 1)) for value in range(128))
 _WIDTH: Final = {0xF1: 2, 0xF2: 3, 0xF3: 4, 0xF4: 8}
 
 
 def pack(elements: list[bytes]) -> bytes:
-    """A listpack of elements that are encoded already."""
+    """Return a listpack of encoded elements."""
     body = b"".join(elements)
     count = min(len(elements), _UNKNOWN)
     return b"%b%b%b\xff" % ((len(body) + EMPTY_SIZE).to_bytes(4, "little"), count.to_bytes(2, "little"), body)
 
 
 def of_string(value: bytes) -> bytes:
-    """The element that holds a string."""
+    """Encode a string, as an integer if it is one."""
     size = len(value)
     if 0 < size < 21 and value[0] in _MAY_BE_INTEGER:
         number = as_integer(value)
@@ -43,7 +43,7 @@ def of_string(value: bytes) -> bytes:
 
 
 def of_text(value: bytes) -> bytes:
-    """The element that holds a string as such, also one that looks like an integer."""
+    """Encode a string as a string, even if it looks like an integer."""
     size = len(value)
     if size < 64:
         return b"%c%b%c" % (0x80 | size, value, size + 1)
@@ -53,7 +53,7 @@ def of_text(value: bytes) -> bytes:
 
 
 def of_integer(value: int) -> bytes:
-    """The element that holds an integer, in the shortest form."""
+    """Encode an integer in the shortest form."""
     if 0 <= value < 128:
         return _SMALL[value]
     if -4096 <= value < 4096:
@@ -65,7 +65,7 @@ def of_integer(value: int) -> bytes:
 
 
 def _backlength(size: int) -> bytes:
-    """The size of encoding and data: 7 bits a byte, the highest first, all but the first marked as not the last."""
+    """Encode the size of encoding and data: 7 bits a byte, highest first, with a mark on all bytes but the first."""
     if size < 128:
         return bytes((size,))
     if size < 16383:
@@ -83,7 +83,7 @@ def _backlength_size(size: int) -> int:
 
 
 def unpack(data: bytes) -> list[Element]:
-    """All elements: integers and strings."""
+    """Return all elements: integers and strings."""
     end = len(data) - 1
     if end < EMPTY_SIZE - 1 or int.from_bytes(data[:4], "little") != end + 1 or data[end] != 0xFF:
         raise BadFormat("a listpack whose size is wrong")
@@ -111,7 +111,7 @@ def unpack(data: bytes) -> list[Element]:
 
 
 def _unpack_long(data: bytes, at: int, head: int) -> tuple[Element, int]:
-    """The element at this place and where the next one starts; not for the three forms that `unpack` knows."""
+    """Return the element at this offset and the offset of the next. The three forms inside `unpack` are not handled."""
     width = _WIDTH.get(head)
     if width is not None:
         return int.from_bytes(data[at + 1 : at + 1 + width], "little", signed=True), at + width + 2
@@ -125,7 +125,7 @@ def _unpack_long(data: bytes, at: int, head: int) -> tuple[Element, int]:
 
 
 def end_of(data: bytes, at: int) -> int:
-    """Where the element at this place ends; only of a listpack that `unpack` has taken."""
+    """Return the end of the element at this offset. The listpack must have passed `unpack`."""
     head = data[at]
     if head < 0x80:
         return at + 2
@@ -137,5 +137,5 @@ def end_of(data: bytes, at: int) -> int:
 
 
 def words(data: bytes) -> list[bytes]:
-    """All elements as strings."""
+    """Return all elements as strings."""
     return [element if isinstance(element, bytes) else b"%d" % element for element in unpack(data)]

@@ -4,8 +4,8 @@
     lllooooo  oooooooo           copy l + 2 bytes (l from 1 to 6) from o + 1 bytes back
     111ooooo  llllllll oooooooo  copy l + 9 bytes from o + 1 bytes back
 
-`compress` looks where Redis looks (a table of three-byte sequences by their hash, the last one wins) and gives up
-where Redis does, so that it makes the same bytes.
+`compress` uses the same table as Redis (three-byte sequences by hash, the last one wins) and gives up at the same
+point, so it produces the same bytes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _LONGEST_MATCH: Final = 264
 
 
 def compress(data: bytes, limit: int) -> bytes | None:
-    """The compressed form, or None if it would take more than `limit` bytes."""
+    """Return the compressed form, or None if it exceeds `limit` bytes."""
     size = len(data)
     slots = _slots(data)
-    seen: dict[int, int] = {}  # slot to where its bytes were last
+    seen: dict[int, int] = {}  # slot to the last position of its bytes
     out = bytearray()
-    at = run = 0  # `run`: where the bytes start that are not written yet
-    cut, full = _LONGEST_RUN, limit - 1  # where a run must be written, where it no longer fits
+    at = run = 0  # `run`: the start of the bytes that are not written yet
+    cut, full = _LONGEST_RUN, limit - 1  # the positions at which a run must be written
     while at < size - 2:
         slot = slots[at]
         back = seen.get(slot, 0)
         seen[slot] = at
-        # 0 is never a match: Redis takes it for an empty slot
+        # position 0 is never a match: Redis uses 0 for an empty slot
         if back and at - back <= _FARTHEST and data[back : back + 3] == data[at : at + 3]:
             if len(out) + at - run + (at > run) + 4 >= limit:
                 return None
@@ -57,7 +57,7 @@ def compress(data: bytes, limit: int) -> bytes | None:
 
 
 def _slots(data: bytes) -> list[int]:
-    """For each three bytes the slot that Redis's hash of them gives."""
+    """Return for each three bytes the slot of Redis's hash."""
     seconds = data[1:]
     return [
         (first << 8 | second) - 5 * (second << 8 | third) & 0xFFFF
@@ -72,7 +72,7 @@ def _put_run(out: bytearray, data: bytes, start: int, end: int) -> None:
 
 
 def _put_match(out: bytearray, data: bytes, back: int, at: int) -> int:
-    """Write that what is here was there too; how many bytes that covers."""
+    """Write a reference to an earlier match. Returns the number of bytes it covers."""
     length = _match_length(data, back, at)
     offset, more = at - back - 1, length - 2
     if more < 7:
@@ -85,12 +85,12 @@ def _put_match(out: bytearray, data: bytes, back: int, at: int) -> int:
 
 
 def _match_length(data: bytes, back: int, at: int) -> int:
-    """How many bytes are the same at both places; of the last two, Redis only sometimes counts some."""
+    """Return the length of the match of two positions. Like Redis, it may leave out some of the last two bytes."""
     most = min(len(data) - at - 2, _LONGEST_MATCH)
     most = max(most, 19 if most > 16 else 3)
     length = 3
     while length < most:
-        # 32 bytes at a time as numbers: the lowest bit in which they differ is in the first byte that does
+        # Compare 32 bytes at a time as numbers: the lowest differing bit is in the first differing byte.
         here = int.from_bytes(data[at + length : at + length + 32], "little")
         there = int.from_bytes(data[back + length : back + length + 32], "little")
         differing = here ^ there
@@ -102,7 +102,7 @@ def _match_length(data: bytes, back: int, at: int) -> int:
 
 
 def decompress(data: bytes, size: int) -> bytes:
-    """The `size` bytes that were compressed."""
+    """Return the `size` bytes that were compressed."""
     out = bytearray()
     at, end = 0, len(data)
     try:
@@ -130,7 +130,7 @@ def decompress(data: bytes, size: int) -> bytes:
 
 
 def _copy(out: bytearray, start: int, length: int) -> None:
-    """Append bytes that are already there; they may reach into what they make, which then repeats."""
+    """Append earlier output. The source may overlap the new bytes, which then repeat."""
     have = len(out) - start
     if have >= length:
         out += out[start : start + length]

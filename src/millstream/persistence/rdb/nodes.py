@@ -1,14 +1,14 @@
-"""A stream's nodes: blocks of entries to listpacks and back.
+"""A stream's nodes: convert blocks of entries to listpacks and back.
 
     node   live, dead, fields, name …, 0        the counters, and the field names of the first entry
     entry  flags, ms, seq, value …, elements    same names as above (flags 2); ms and seq less those of the first id
     entry  flags, ms, seq, fields, name, value …, elements
 
-A block knows how many entries of it are deleted and how many bytes they took, but no longer what they were. So a
-deleted entry (flags 1) is written without fields, the last one under its id, the others under the first id of the
-block, and one of them is filled up with zero bytes until the listpack has the size it had. What is lost is only what
-nobody can see: ids and fields of deleted entries. Counters, bounds and size of a block, which decide when the next
-one is opened and what a trim removes, come back the same.
+A block knows the number and total size of its deleted entries, but not their content. So a deleted entry (flags 1) is
+written without fields, the last one under its id and the others under the first id of the block, and one of them is
+padded with zero bytes until the listpack has its old size. Only invisible data is lost: ids and fields of deleted
+entries. Counters, bounds and size of a block decide when the next block is opened and what a trim removes; they stay
+the same.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SAME_NAMES: Final = 2
 
 _ZERO: Final = of_integer(0)
 _ONE: Final = of_integer(1)
-# A zero in more bytes than it takes: one, two, three more.
+# A zero in more bytes than necessary: one, two, three more.
 _WIDE_ZERO: Final = (_ZERO, b"\xc0\x00\x02", b"\xf1\x00\x00\x03", b"\xf2\x00\x00\x00\x04")
 
 
 def node_of(block: Block) -> bytes:
-    """The listpack of a block that has live entries."""
+    """Return the listpack of a block that has live entries."""
     names = block.names
     elements = [of_integer(len(block.ids)), of_integer(block.dead), of_integer(len(names))]
     elements += map(of_string, names)
@@ -71,11 +71,11 @@ def _live_entries(block: Block) -> list[bytes]:
 
 
 def _dead_entries(block: Block, size: int) -> tuple[list[bytes], list[bytes]]:
-    """Deleted entries that take so many bytes if that is possible: those before all others, and the last one."""
+    """Return deleted entries that take this many bytes if possible: those before all others, and the last one."""
     is_last_dead = order(block.ids[-1]) != block.last
     before = block.dead - is_last_dead
     last = _distance(block.last, block.first) if is_last_dead else []
-    # flags, distance, no fields, count of elements: all but the distance of the last one in two bytes
+    # flags, distance, no fields, count of elements: two bytes each, except for the distance of the last entry
     spare = max(size - 10 * before - (6 * is_last_dead + sum(map(len, last))), 0)
     elements: list[bytes] = []
     for _ in range(before):
@@ -90,7 +90,7 @@ def _distance(key: int, first: int) -> list[bytes]:
 
 
 def _filling(spare: int) -> list[bytes]:
-    """Fields of a deleted entry and the count that ends it, so many bytes more than the least (four)."""
+    """Return the fields of a deleted entry and its final count, this many bytes larger than the minimum of four."""
     if spare < len(_WIDE_ZERO):
         return [_WIDE_ZERO[spare], of_integer(4)]
     for name_size in range(8):
@@ -102,7 +102,7 @@ def _filling(spare: int) -> list[bytes]:
 
 
 def _text_of_size(size: int) -> bytes | None:
-    """An element that takes so many bytes, or None: some sizes are left out, where the encoding grows."""
+    """Return an element of this size, or None: no element has a size at which the encoding grows."""
     for overhead in range(2, min(size, 10) + 1):
         element = of_text(bytes(size - overhead))
         if len(element) == size:
@@ -111,14 +111,14 @@ def _text_of_size(size: int) -> bytes | None:
 
 
 def _signed(distance: int) -> int:
-    """As a signed 64-bit number: ids wrap around."""
+    """Return a number as a signed 64-bit number, since ids wrap around."""
     if -I64_MAX <= distance <= I64_MAX:
         return distance
     return (distance + 2**63) % 2**64 - 2**63
 
 
 def block_of(first: int, data: bytes) -> Block:
-    """The block of a listpack whose entries are counted from the id `first`; it can still take entries."""
+    """Return the block of a listpack whose entries are relative to the id `first`. It can still take entries."""
     elements = listpack.unpack(data)
     try:
         names_end = 3 + _number(elements[2])
@@ -141,9 +141,9 @@ def block_of(first: int, data: bytes) -> Block:
 
 
 def _take_columns(block: Block, elements: list[Element], live: int) -> bool:
-    """Take all entries at once if they are all alike, as those of most nodes are; whether they are.
+    """Take all entries at once if they have the same shape, as in most nodes. Returns whether they have.
 
-    Then the elements are a table with a row an entry, and a column can be worked on as a whole.
+    Then the elements are a table with one row per entry, and each column is processed as a whole.
     """
     names = len(block.names)
     width = names + 4
@@ -171,7 +171,7 @@ def _take_columns(block: Block, elements: list[Element], live: int) -> bool:
 
 
 def _keys(first: int, ms: list[Element], seq: list[Element]) -> list[int] | None:
-    """The keys of entries with these distances from the first id, or None if something is odd about them."""
+    """Return the keys of entries at these distances from the first id, or None if they are not regular."""
     if {*map(type, ms), *map(type, seq)} != {int}:
         return None
     ms_parts, seq_parts = cast("list[int]", ms), cast("list[int]", seq)
@@ -185,7 +185,7 @@ def _keys(first: int, ms: list[Element], seq: list[Element]) -> list[int] | None
 
 
 def _take_entries(block: Block, elements: list[Element], base: int) -> None:
-    """Take entries one by one; their ids count from the key `base`."""
+    """Take entries one by one. Their ids are relative to the key `base`."""
     at = 0
     try:
         while at < len(elements):
@@ -195,7 +195,7 @@ def _take_entries(block: Block, elements: list[Element], base: int) -> None:
 
 
 def _take_entry(block: Block, elements: list[Element], at: int, base: int) -> int:
-    """Take the entry at this place; where the next one is."""
+    """Take the entry at this index. Returns the index of the next one."""
     flags = _number(elements[at])
     ms, seq = elements[at + 1], elements[at + 2]
     if not (isinstance(ms, int) and isinstance(seq, int)):
@@ -214,7 +214,7 @@ def _take_entry(block: Block, elements: list[Element], at: int, base: int) -> in
         if block.ids and key <= order(block.ids[-1]):
             raise BadFormat("stream entries that are not in order")
         if key < block.first:
-            block.first = key  # ids can start anew below those that are gone (XSETID)
+            block.first = key  # after XSETID new ids can be lower than those of deleted entries
         if flags & _SAME_NAMES:
             values = [word for pair in zip(block.names, values, strict=True) for word in pair]
         block.ids.append(text_of(key))

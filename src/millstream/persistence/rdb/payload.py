@@ -1,7 +1,7 @@
-"""One value as RDB has it, and as DUMP and RESTORE carry it.
+"""One value in RDB form, and as the payload of DUMP and RESTORE.
 
 value     type byte │ body
-payload   type byte │ body │ version u16 LE │ CRC-64 of all before it, LE; zero stands for unchecked
+payload   type byte │ body │ version u16 LE │ CRC-64 of all before it, LE; zero means unchecked
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def dump_value(
     now_ms: int | None = None,
     released_to: bytes = RELEASED_TO,
 ) -> bytes:
-    """A value with its type byte.
+    """Return a value with its type byte.
 
-    Streams can be written in an older type, for older servers: `rdb_stream` says what is lost. With `now_ms`,
-    idempotency records that have expired are left out, as Redis does.
+    Streams can be written in an older type for older servers; `stream` says what is lost. With `now_ms`, expired
+    idempotency records are left out, as in Redis.
     """
     options = WriteOptions.of(stream_type, None, now_ms, released_to)
     out = Writer(compress=compress)
@@ -53,7 +53,7 @@ def dump_value(
 
 
 def type_byte(value: object, options: WriteOptions) -> int:
-    """The type under which a value is written."""
+    """Return the type under which a value is written."""
     return options.stream_type if isinstance(value, Stream) else type_of(value, options.version)
 
 
@@ -70,8 +70,8 @@ def load_value(
 ) -> object:
     """Read a value of this type; BadFormat if it is damaged or cannot be read.
 
-    With `sanitize`, what no server writes is refused although it can be made sense of. With `lenient`, streams are
-    taken that Redis can be made to write and refuses to read.
+    With `sanitize`, readable bodies that no server writes are refused. With `lenient`, streams are accepted that Redis
+    can write but refuses to read.
     """
     if kind not in STREAM_TYPES:
         return read_value(reader, kind)
@@ -88,7 +88,7 @@ def dump_payload(
     now_ms: int | None = None,
     released_to: bytes = RELEASED_TO,
 ) -> bytes:
-    """A value as DUMP answers it. For Valkey and Redis 7.2: `stream_type=21`, whose version is 11."""
+    """Return the payload of DUMP. For Valkey and Redis 7.2 use `stream_type=21`, whose version is 11."""
     body = dump_value(value, stream_type=stream_type, compress=compress, now_ms=now_ms, released_to=released_to)
     if version is None:
         version = VERSION_OF[stream_type]
@@ -97,14 +97,14 @@ def dump_payload(
 
 
 def restore_payload(payload: bytes, settings: KeyspaceSettings, now_ms: int, *, sanitize: bool = False) -> object:
-    """The value of a payload, or the error that RESTORE answers with."""
+    """Return the value of a payload. Raises the error that RESTORE answers."""
     version = int.from_bytes(payload[-_TRAILER:-8], "little")
     if len(payload) < _TRAILER or (version > VERSION and version not in FOREIGN_VERSIONS):
         raise fault(WRONG_CHECKSUM)
     checksum = int.from_bytes(payload[-8:], "little")
     if checksum and checksum != crc64(payload[:-8]):
         raise fault(WRONG_CHECKSUM)
-    # Redis does not stop reading at the trailer, and does not mind what is left over before it
+    # Redis does not stop reading at the trailer, and ignores bytes left over before it.
     reader = Reader(payload)
     try:
         return load_value(reader.byte(), reader, settings, now_ms, sanitize=sanitize)

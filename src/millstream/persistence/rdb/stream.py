@@ -1,4 +1,4 @@
-"""A stream's body in RDB, in each of the five forms that Redis has had.
+"""A stream's body in RDB, in each of Redis's five forms.
 
     type 15   nodes, length, last id; groups: name, last id, pending entries, consumers
     type 19   + first id, highest deleted id, entries added; groups: + entries read
@@ -6,18 +6,18 @@
     type 26   + idempotency records
     type 27   + which pending entries are released, in order
 
-Written in an older type, a stream loses what that type has no place for. Released entries have an owner there: a
-consumer named by the caller, whose entries are as old as can be (time 0), so that anybody may claim them at once.
+Written in an older type, a stream loses the parts which that type lacks. Released entries get an owner there: a
+consumer named by the caller, with the oldest possible time (0), so that any consumer may claim them at once.
 
-Differences between a stream and what comes back from its body: among equal delivery times, claim order becomes id
-order, as in Redis; blocks without live entries, which a trim can leave behind, are not written, and no group has read
-more entries than were added, because Redis refuses a file that says otherwise although it writes such files itself.
-`rdb_nodes` says what is left of deleted entries.
+A stream read back from its body can differ in these points: among equal delivery times, claim order becomes id order,
+as in Redis; blocks without live entries, which a trim can leave behind, are not written; and no group has read more
+entries than were added, because Redis refuses such files although it writes them. `nodes` says what is kept of
+deleted entries.
 
-Reading takes and refuses what Redis does, with these differences. Entries out of order, and nodes that are not what
-their head says, are refused where Redis trusts them and may fall over them later. An entry without owner outside of
-the released ones joins them; Redis keeps it in a state that no command can make. The first id and a last id that is
-too low are put right. And `lenient` reading takes what Redis writes and does not read again.
+The reader accepts and refuses the same bodies as Redis, with these differences. Entries out of order and nodes that
+contradict their header are refused, where Redis trusts them and may fail later. An entry without an owner that is not
+released joins the released ones; Redis keeps it in a state that no command can create. The first id, and a last id
+that is too low, are corrected. `lenient` reading accepts bodies that Redis writes and does not read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _write_records(out: Writer, stream: Stream, now_ms: int | None) -> None:
     for producer, records in sorted(stream.producers.items()):
         out.string(producer)
         items = list(records.items())
-        # only from the front, as Redis does: a record behind one that is younger stays
+        # Like Redis, only expired records at the front go: one after a younger record stays.
         expired = next((at for at, (_, key) in enumerate(items) if key >> 64 > horizon), len(items))
         out.length(len(items) - expired)
         for idempotent_id, key in items[expired:]:
@@ -90,11 +90,11 @@ def read_stream(reader: Reader, kind: int, options: ReadOptions) -> Stream:
     length = reader.length()
     if length != len(stream):
         raise reader.bad("a stream whose length is not that of its nodes")
-    # a last id below an entry would let that entry's id be given out again
+    # with a last id below an entry, the entry's id could be assigned again
     stream.last = max(reader.id(), stream.entries.last_key())
     stream.entries_added = length
     if kind >= 19:
-        reader.id()  # the first id: the entries say it too
+        reader.id()  # the first id, which the entries also give
         stream.max_deleted = reader.id()
         stream.entries_added = as_signed(reader.length())
         if stream.entries_added < length and not options.lenient:
@@ -135,7 +135,7 @@ def _read_entries(reader: Reader, options: ReadOptions) -> EntryLog:
 
 
 def _check_order(reader: Reader, log: EntryLog) -> None:
-    """Each block's entries come before the next block."""
+    """Check that each block's entries come before the next block."""
     for block, following in zip(log.blocks, log.firsts[1:], strict=False):
         if block.ids and order(block.ids[-1]) >= following:
             raise reader.bad("stream nodes that overlap")

@@ -1,7 +1,7 @@
 """Strings, lists, sets, hashes and sorted sets in RDB.
 
-Written in the forms that every server since Redis 4 reads (a list, if the version has it, in the form of Redis 7);
-read in those, and in the compact ones of all releases: ziplists, intsets, listpacks.
+Values are written in forms that every server since Redis 4 reads (a list in the form of Redis 7 if the version has it).
+The reader accepts these and the compact forms of all releases: ziplists, intsets, listpacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.persistence.rdb.codec import Reader, Writer
 
 STRING, LIST, SET, HASH, SORTED_SET, LIST_OF_PACKS = 0, 1, 2, 4, 5, 18
 
-# Types that exist and cannot be read: their names, for the error.
+# Names of types that cannot be read, for the error.
 REFUSED: Final = {
     6: "a module's value",
     7: "a module's value",
@@ -29,17 +29,17 @@ REFUSED: Final = {
     25: "a hash with fields that expire",
 }
 
-_NODE_SIZE: Final = 8192  # bytes of a list's node, as in Redis; an element that is larger has its own
+_NODE_SIZE: Final = 8192  # bytes of a list's node, as in Redis; a larger element has its own node
 _PLAIN, _PACKED = 1, 2
 _DOUBLE: Final = Struct("<d")
-_NO_DECIMALS: Final = {253: math.nan, 254: math.inf, 255: -math.inf}  # by what stands for their length
+_NO_DECIMALS: Final = {253: math.nan, 254: math.inf, 255: -math.inf}  # by the byte in place of their length
 
 
 # Writing
 
 
 def type_of(value: object, version: int) -> int:
-    """The type under which a plain value is written."""
+    """Return the type under which a plain value is written."""
     match value:
         case bytes():
             return STRING
@@ -56,7 +56,7 @@ def type_of(value: object, version: int) -> int:
 
 
 def write_value(out: Writer, value: object, kind: int) -> None:
-    """Write the body of a plain value under this type, which is the one that `type_of` gives."""
+    """Write the body of a plain value under the type that `type_of` returns."""
     match value:
         case bytes():
             out.string(value)
@@ -78,7 +78,7 @@ def write_value(out: Writer, value: object, kind: int) -> None:
 
 
 def _write_packs(out: Writer, words: List) -> None:
-    # made twice, for the count and for the data: kept, they would be a second list of that size
+    # built twice, for the count and for the data: keeping them would double the memory
     out.length(sum(1 for _ in _packs(words)))
     for container, data in _packs(words):
         out.length(container)
@@ -86,7 +86,7 @@ def _write_packs(out: Writer, words: List) -> None:
 
 
 def _packs(words: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The nodes of a list: runs of elements packed together, and large elements each by itself."""
+    """Yield the nodes of a list: runs of packed elements, and each large element alone."""
     elements: list[bytes] = []
     size = 0
     for word in words:
@@ -105,7 +105,7 @@ def _packs(words: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _write_sorted_set(out: Writer, value: SortedSet) -> None:
     out.length(len(value))
-    # from the highest down: Redis puts each at the head of its list, which is cheap
+    # highest first: Redis then inserts each at the head of its list, which is cheap
     for score, member in reversed(value):
         out.string(member)
         out.put(_DOUBLE.pack(score))
@@ -115,7 +115,7 @@ def _write_sorted_set(out: Writer, value: SortedSet) -> None:
 
 
 class EmptyValue(BadFormat):
-    """A list, set, hash or sorted set without elements, which no key can hold."""
+    """A list, set, hash or sorted set without elements, which no key can have."""
 
 
 def read_value(reader: Reader, kind: int) -> object:
@@ -168,14 +168,14 @@ def _sorted_set(pairs: list[tuple[bytes, float]]) -> SortedSet:
 
 
 def _some(words: list[bytes]) -> list[bytes]:
-    """The words, of which there must be some: what is empty has no key."""
+    """Return the words, or raise EmptyValue: a key cannot have an empty value."""
     if not words:
         raise EmptyValue("a value without elements")
     return words
 
 
 def _scored(words: list[bytes]) -> SortedSet:
-    """A sorted set from members and scores in turn, as text."""
+    """Build a sorted set from members and scores in turn, as text."""
     if len(words) % 2:
         raise BadFormat("a sorted set with a member that has no score")
     return _sorted_set([(words[at], _score(words[at + 1])) for at in range(0, len(words), 2)])
@@ -183,7 +183,7 @@ def _scored(words: list[bytes]) -> SortedSet:
 
 def _score(text: bytes) -> float:
     try:
-        return float(text.replace(b"_", b"?"))  # which Python would read over
+        return float(text.replace(b"_", b"?"))  # Python accepts these, Redis does not
     except ValueError as error:
         raise BadFormat("a sorted set with a score that is no number") from error
 

@@ -1,4 +1,4 @@
-"""Ziplists and intsets: what came before listpacks, and sets of integers. They are only read.
+"""Ziplists (the predecessor of listpacks) and intsets (sets of integers). They are only read.
 
 ziplist   bytes u32 │ last entry u32 │ entries u16 │ entry … │ FF       all LE
 entry     size of the one before: 1 byte, or FE and u32 LE │ encoding │ data
@@ -18,7 +18,7 @@ _WIDTH: Final = {0xC0: 2, 0xD0: 4, 0xE0: 8, 0xF0: 3, 0xFE: 1}
 
 
 def words(data: bytes) -> list[bytes]:
-    """All entries of a ziplist as strings."""
+    """Return all entries of a ziplist as strings."""
     end = len(data) - 1
     if end < 10 or int.from_bytes(data[:4], "little") != end + 1 or data[end] != 0xFF:
         raise BadFormat("a ziplist whose size is wrong")
@@ -36,7 +36,7 @@ def words(data: bytes) -> list[bytes]:
 
 
 def _entry(data: bytes, at: int) -> tuple[bytes, int]:
-    """The entry whose encoding is at this place, and where it ends."""
+    """Return the entry whose encoding is at this offset, and its end."""
     head = data[at]
     if head < 0xC0:
         if head < 0x40:
@@ -55,7 +55,7 @@ def _entry(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def integers(data: bytes) -> list[int]:
-    """All members of an intset."""
+    """Return all members of an intset."""
     width, count = int.from_bytes(data[:4], "little"), int.from_bytes(data[4:8], "little")
     if width not in (2, 4, 8) or len(data) != 8 + width * count:
         raise BadFormat("an intset whose size is wrong")
