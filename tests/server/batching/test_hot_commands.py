@@ -44,6 +44,7 @@ class Side:
         with monkeypatch.context() as patch:
             if not self.short:
                 patch.setattr("millstream.server.core.session.EXPRESS", {})
+                patch.setattr("millstream.server.core.session.EXPRESS_ALIKE", {})
             replies = split(self.peer.raw(b"".join(pack(step.argv) for step in steps)))
         for batch in self.world.journal:
             self._log += self._encoder.encode(batch)
@@ -120,7 +121,7 @@ def test_runs_of_alike_requests_do_the_same(seed: int, monkeypatch: pytest.Monke
     for turn in range(60):
         group, consumer = rng.choice([b"g", b"h"]), rng.choice([b"c", b"d"])
         run = rng.randrange(1, 9)
-        match rng.randrange(4) if turn else 4:
+        match rng.randrange(5) if turn else 5:
             case 0:
                 name, size = rng.choice([b"f", b"other", b"*"]), rng.choice([0, 18, 30, 99, 100, 130, 999, 1001])
                 requests = [[b"XADD", b"s", b"*", name, b"%d" % number + b"x" * size] for number in range(run)]
@@ -129,6 +130,10 @@ def test_runs_of_alike_requests_do_the_same(seed: int, monkeypatch: pytest.Monke
             case 2:
                 requests = [[b"XACK", b"s", group, rng.choice(pending or [b"1-1"])] for _ in range(run)]
             case 3:
+                mode = rng.choice([b"SILENT", b"FAIL", b"FATAL"])
+                ids = [rng.choice(pending or [b"1-1"]) for _ in range(run)]
+                requests = [[b"XNACK", b"s", group, mode, b"IDS", b"1", entry_id] for entry_id in ids]
+            case 4:
                 requests = [[b"XDEL", b"s", rng.choice(pending or [b"1-1"])]] if rng.random() < 0.1 else [[b"PING"]]
             case _:
                 requests = [[b"XGROUP", b"CREATE", b"s", name, b"0", b"MKSTREAM"] for name in (b"g", b"h")]
@@ -172,8 +177,9 @@ def test_the_hot_few_take_the_short_way(a: Peer, monkeypatch: pytest.MonkeyPatch
     assert b"1767225600000-1" in a(READ)
     a("XADD s * f v")
     assert b"1767225600000-2" in a("XREADGROUP GROUP g c COUNT 1 BLOCK 100 STREAMS s >")
+    assert a("XNACK s g FAIL IDS 1 1767225600000-1") == b":1\r\n"
     assert a("XACK s g 1767225600000-1") == b":1\r\n"
-    assert taken == [b"XADD", b"XADD", b"XREADGROUP", b"XADD", b"XREADGROUP", b"XACK"]
+    assert taken == [b"XADD", b"XADD", b"XREADGROUP", b"XADD", b"XREADGROUP", b"XNACK", b"XACK"]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +203,12 @@ def test_the_hot_few_take_the_short_way(a: Peer, monkeypatch: pytest.MonkeyPatch
         "XACK s g",
         "XACK s g 1-1 2-2",
         "XAck s g 1-1",
+        "XNACK s g FAIL IDS 1 7-7",
+        "XNACK s none FAIL IDS 1 1-1",
+        "XNACK s g fail IDS 1 1-1",
+        "XNACK s g FAIL IDS 2 1-1 2-2",
+        "XNACK s g FAIL IDS 1 1-1 FORCE",
+        "XNACK str g FAIL IDS 1 1-1",
     ],
 )
 def test_what_is_not_the_usual_case_takes_the_long_way(a: Peer, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
@@ -229,6 +241,46 @@ def test_one_who_waits_for_the_key_is_served(world: World, a: Peer, b: Peer, mon
     a("XADD s * f v")
     assert taken == [b"XADD"]
     assert b"1767225600000-0" in b.read()
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_one_who_waits_for_a_released_entry_is_served(
+    world: World, a: Peer, b: Peer, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    a(GROUP)
+    ids = [b"1-%d" % at for at in range(1, 21)]
+    a.raw(b"".join(pack([b"XADD", b"s", entry_id, b"f", b"v"]) for entry_id in ids))
+    a("XREADGROUP GROUP g c COUNT 20 STREAMS s >")
+    b("XREADGROUP GROUP g d BLOCK 0 CLAIM 60000 STREAMS s >")
+    taken = counted(monkeypatch)
+    replies = a.raw(b"".join(pack([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", entry_id]) for entry_id in ids[:size]))
+    assert replies == b":1\r\n" * size
+    assert ids[0] in b.read()
+    assert taken == [b"XNACK"] * (size - 1), "the general path serves who waits; with nobody waiting it is not needed"
+
+
+def test_releases_of_one_read_are_logged_as_they_came(world: World, a: Peer) -> None:
+    a(GROUP)
+    ids = [b"1767225600000-%d" % at for at in range(9)]
+    a.raw(b"".join(pack([b"XADD", b"s", entry_id, b"f", b"v"]) for entry_id in ids))
+    a(READ)
+    world.logged()
+    read = pack(READ.encode().split())
+    nacks = [pack([b"XNACK", b"s", b"g", b"SILENT", b"IDS", b"1", entry_id]) for entry_id in ids]
+    assert a.raw(read + nacks[1]).endswith(b":1\r\n")
+    assert world.logged() == [
+        [
+            b"MULTI",
+            b"XCLAIM s g c 0 1767225600000-1 TIME 1767225600000 RETRYCOUNT 1 FORCE JUSTID",
+            b"XGROUP SETID s g 1767225600000-1 ENTRIESREAD 2",
+            b"EXEC",
+            b"XNACK s g SILENT IDS 1 1767225600000-1",
+        ]
+    ]
+    a("XREADGROUP GROUP g c COUNT 9 STREAMS s >")
+    world.logged()
+    assert a.raw(b"".join(nacks)) == b":1\r\n" * 9
+    assert world.logged() == [[b"XNACK s g SILENT IDS 1 " + entry_id for entry_id in ids]]
 
 
 def test_a_user_who_may_not_is_refused(a: Peer) -> None:

@@ -402,6 +402,50 @@ class PendingList:
         if self.zone.is_bloated(len(self.by_id)):
             self.zone.sweep()
 
+    def release_run(self, ids: list[bytes], adjust: Callable[[int], int]) -> int:
+        """Release ids up to the first one that is not pending. Returns how many were released.
+
+        `adjust` maps a delivery count to the one after the release. Fast path: a worker that stops releases many.
+        Twin: `release`, id by id. Test: tests/engine/streams/test_release.py.
+        """
+        by_id, zone = self.by_id, self.zone
+        done = 0
+        before = count = -1  # the last delivery count and what became of it
+        for entry_id in ids:
+            hold = by_id.get(entry_id)
+            if hold is None:
+                break
+            hold.live -= 1
+            consumer = hold.consumer
+            if consumer is None:
+                self.released -= 1
+            else:
+                consumer.pending -= 1
+                if not consumer.pending:
+                    consumer.order.forget()
+            if hold.count != before:
+                before, count = hold.count, adjust(hold.count)
+            self._put_last(entry_id, count, hold.block if type(hold) is Single else None)
+            done += 1
+        self.released += done
+        if zone.is_bloated(len(by_id)):
+            zone.sweep()
+        return done
+
+    def _put_last(self, entry_id: bytes, count: int, block: Block | None) -> None:
+        """Put an entry at the end of the zone. Twin: `_put`."""
+        holds = self.zone.holds
+        tail = holds[-1] if holds else None
+        if type(tail) is DeliveryBatch and tail.count == count and tail.live == len(tail.ids):
+            if len(tail.places) == tail.live:
+                tail.places.append(-1)
+            tail.ids.append(entry_id)
+            tail.blocks.append(block)
+            tail.live += 1
+            self.by_id[entry_id] = tail
+        else:
+            self._put(self.zone, len(holds), None, 0, count, entry_id, block)
+
     def give(
         self, entry_id: bytes, consumer: GroupConsumer, time_ms: int, count: int, block: Block | None, at: int = -1
     ) -> None:

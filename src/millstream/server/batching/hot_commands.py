@@ -1,7 +1,8 @@
 """What workers send all day, from the words of requests to the bytes of their replies without a stop.
 
-    XADD key * field value …                                               XACK key group id
-    XREADGROUP GROUP group consumer COUNT 1 [BLOCK ms] STREAMS key >
+    XADD key * field value …                              XACK key group id
+    XREADGROUP GROUP group consumer COUNT 1               XNACK key group <SILENT|FAIL|FATAL> IDS 1 id
+        [BLOCK ms] STREAMS key >
 
 Each function takes the requests of one read, runs as many of them as begin alike and are the one case that nearly
 always is the case, appends a reply for each, and says how many that were. What it leaves is for the engine's own
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from millstream.engine.commands.streams.group import deliver_run
+from millstream.engine.commands.streams.settle import RELEASE_MODES, ReleaseMode
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY
 from millstream.engine.streams.stream import Stream
@@ -315,6 +317,79 @@ def xack_alike(
     return done
 
 
+def xnack(
+    hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XNACK key group <SILENT|FAIL|FATAL> IDS 1 id"""
+    start = requests[0][:6]
+    found = _to_release(hub, db, start) if len(requests[0]) == 7 else None
+    if found is None:
+        return 0
+    group, mode = found
+    ids: list[bytes] = []
+    for argv in requests:
+        if len(argv) != 7 or argv[:6] != start:
+            break
+        ids.append(argv[6])
+    done = group.pending.release_run(ids, mode.adjust)
+    if done:
+        _note_releases(hub, db, start[1], now_ms, done, output)
+        if hub.keeps_log:
+            chunk = _bytes_of(requests, done, pieces)
+            if chunk:
+                hub.encoded.append(chunk)
+            else:
+                opening = b"*7\r\n" + b"".join(map(bulk, start))
+                for entry_id in ids[:done]:
+                    hub.encoded += (opening, bulk(entry_id))
+    return done
+
+
+def xnack_alike(
+    hub: Hub, db: int, alike: Alike, now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
+) -> int:
+    """XNACK key group <SILENT|FAIL|FATAL> IDS 1 id, of one group and mode."""
+    found = _to_release(hub, db, alike.words)
+    if found is None:
+        return 0
+    group, mode = found
+    # The header of ids of ten to ninety-nine bytes has five; shorter ids are not found, and take the general path.
+    done = group.pending.release_run([text[5:-2] for text in alike.bulks], mode.adjust)
+    if done:
+        _note_releases(hub, db, alike.words[1], now_ms, done, output)
+        if hub.keeps_log:
+            lines = [alike.opening] * (2 * done)
+            lines[1::2] = alike.bulks[:done]
+            hub.encoded += lines
+    return done
+
+
+def _to_release(hub: Hub, db: int, words: list[bytes]) -> tuple[Group, ReleaseMode] | None:
+    """Return the group and mode of an XNACK that names one id, or None when the general path must run.
+
+    Readers that wait for the key may want what is released: the general path serves them.
+    """
+    _, name, group_name, mode_name, ids_word, count = words
+    database = hub.keyspace.databases[db]
+    stream = database.values.get(name)
+    if type(stream) is not Stream or name in database.expires or (hub.has_waiters and (db, name) in hub.waiters):
+        return None
+    group = stream.groups.get(group_name)
+    mode = RELEASE_MODES.get(mode_name)
+    if group is None or mode is None or ids_word != b"IDS" or count != b"1":
+        return None
+    return group, mode
+
+
+def _note_releases(hub: Hub, db: int, name: bytes, now_ms: int, done: int, output: list[bytes]) -> None:
+    """Answer releases, count them, and end the deliveries that the log must have before them."""
+    output += [b":1\r\n"] * done
+    hub.keyspace.databases[db].accessed[name] = now_ms
+    hub.dirty += done
+    if hub.delivering is not None:
+        end_deliveries(hub)
+
+
 def bulk(word: bytes) -> bytes:
     """A word as it stands in requests, replies and the log."""
     return b"$%d\r\n%b\r\n" % (len(word), word)
@@ -323,8 +398,10 @@ def bulk(word: bytes) -> bytes:
 EXPRESS_ALIKE: Final[dict[bytes, tuple[str, ExpressAlike]]] = {
     b"XADD": ("xadd", xadd_alike),
     b"XACK": ("xack", xack_alike),
+    b"XNACK": ("xnack", xnack_alike),
     b"xadd": ("xadd", xadd_alike),
     b"xack": ("xack", xack_alike),
+    b"xnack": ("xnack", xnack_alike),
 }
 
 # By the name as clients write it; other spellings take the long way.
@@ -332,7 +409,9 @@ EXPRESS: Final[dict[bytes, tuple[str, Express]]] = {
     b"XADD": ("xadd", xadd),
     b"XREADGROUP": ("xreadgroup", xreadgroup),
     b"XACK": ("xack", xack),
+    b"XNACK": ("xnack", xnack),
     b"xadd": ("xadd", xadd),
     b"xreadgroup": ("xreadgroup", xreadgroup),
     b"xack": ("xack", xack),
+    b"xnack": ("xnack", xnack),
 }

@@ -19,7 +19,11 @@ _BULK_STARTS: Final = [b"!"] * _LONGEST_TAIL
 for _size in range(_LONGEST_TAIL - 16):
     _start = b"$%d\r\n" % _size
     _BULK_STARTS[len(_start) + _size + 2] = _start
-_STARTS: Final = (b"*5\r\n$4\r\nXADD\r\n", b"*4\r\n$4\r\nXACK\r\n", b"*5\r\n$4\r\nxadd\r\n", b"*4\r\n$4\r\nxack\r\n")
+_STARTS: Final = tuple(
+    b"*%d\r\n$%d\r\n%b\r\n" % (count, len(word), word)
+    for count, name in ((5, b"XADD"), (4, b"XACK"), (7, b"XNACK"))
+    for word in (name, name.lower())
+)
 
 
 class Alike:

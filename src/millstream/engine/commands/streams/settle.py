@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from millstream.engine import faults
 from millstream.engine.commands.streams.append import IdBlock, parse_id_block
@@ -31,6 +32,9 @@ class ReleaseMode(Enum):
         if self is ReleaseMode.SILENT:
             return max(count - 1, 0)
         return count if self is ReleaseMode.FAIL else I64_MAX
+
+
+RELEASE_MODES: Final = {mode.value: mode for mode in ReleaseMode}
 
 
 @REGISTRY.command(
@@ -159,10 +163,9 @@ def xnack(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _parse_nack(argv: list[bytes]) -> NackWords:
-    try:
-        mode = ReleaseMode(argv[3].upper())
-    except ValueError:
-        raise fault(faults.XNACK_MODE) from None
+    mode = RELEASE_MODES.get(argv[3].upper())
+    if mode is None:
+        raise fault(faults.XNACK_MODE)
     found: list[bytes] | None = None
     retry_count: int | None = None
     force = False
