@@ -18,7 +18,6 @@ from millstream.server.access.redis_names import NAMES
 from millstream.server.commands import TABLE
 from millstream.server.core.hub import Hub
 from tests.server.commands.test_against_redis import Raw, await_blocked, requests
-from tests.server.scripting.scripts import needs_lua
 from tests.server.support import START_MS, Peer, World, words
 from tests.support.servers import RealServer
 from tests.support.wire import Wire, pack, parse
@@ -549,7 +548,6 @@ def test_a_wrong_password_in_a_transaction_has_its_place_in_the_reply(a: Peer) -
     assert re.fullmatch(rb"\*2\r\n-WRONGPASS [^\r]*\r\n\+PONG\r\n", a("EXEC"))
 
 
-@needs_lua
 def test_scripts_may_do_what_their_caller_may(world: World, a: Peer) -> None:
     peer = a_user(world, "~a &c +@all -set")
     for script, told in (

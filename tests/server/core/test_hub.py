@@ -9,7 +9,6 @@ import weakref
 
 import pytest
 
-from millstream.engine.commands import execute
 from millstream.engine.outcome import NIL_ARRAY, Reply
 from millstream.errors import CommandError
 from millstream.server.core.hub import Hub, LogLine
@@ -77,19 +76,6 @@ def test_a_command_wakes_those_who_wait(world: World) -> None:
     peer("XREAD BLOCK 0 STREAMS s $")
     world.hub.run(words("XADD s 1-0 f v"))
     assert b"1-0" in peer.read()
-
-
-def test_an_outcome_of_somebody_else_is_handed_out(world: World) -> None:
-    reader, watcher = world.peer(), world.peer()
-    reader("XREAD BLOCK 0 STREAMS s $")
-    watcher("WATCH s")
-    outcome = execute(world.hub.keyspace, 0, words("XADD s 1-0 f v"), world.hub.now_ms())
-    assert world.hub.apply(outcome) == outcome.reply
-    assert b"1-0" in reader.read()
-    watcher("MULTI")
-    assert watcher("EXEC") == b"*-1\r\n"
-    assert world.logged() == [[b"XADD s 1-0 f v"]]
-    assert world.hub.dirty == 1
 
 
 # Waiting without a connection

@@ -19,7 +19,6 @@ from millstream.server.core.hub import Hub
 from millstream.server.features import value_sizes
 from millstream.server.features.maxmemory import STARTUP
 from tests.server.commands.test_against_redis import Raw, requests
-from tests.server.scripting.scripts import needs_lua
 from tests.server.support import Peer, World, words
 from tests.support.servers import RealServer
 from tests.support.wire import pack
@@ -293,7 +292,6 @@ def test_info_tells_about_as_much_with_and_without_a_limit(world: World, a: Peer
     assert info[b"maxmemory_human"] == b"1.00G"
 
 
-@needs_lua
 def test_a_script_is_refused_its_first_write_and_no_later_one(world: World, a: Peer) -> None:
     a("CONFIG SET maxmemory 1")
     assert a(["EVAL", "return redis.call('set', 'a', 1)", 0]).startswith(OOM[:-2])

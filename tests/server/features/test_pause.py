@@ -70,7 +70,6 @@ def test_a_transaction_waits_if_it_writes(world: World, admin: Peer) -> None:
 
 
 def test_a_script_waits_unless_it_declares_not_to_write(world: World, admin: Peer) -> None:
-    pytest.importorskip("lupa")
     writer, reader = world.peer(), world.peer()
     admin(f"CLIENT PAUSE {FOR_EVER} WRITE")
     assert writer(["EVAL", "return 1", 0]) == b""

@@ -109,7 +109,6 @@ def test_what_changed_before_a_user_changed_is_told_by_the_old_rules(world: Worl
 
 
 def test_what_a_script_reads_is_its_callers(world: World, reader: Peer) -> None:
-    pytest.importorskip("lupa")
     reader(["EVAL", "redis.call('set', 'w', 1) return redis.call('get', 'k')", 1, "other"])
     writer = world.peer()
     writer("MSET w 2 other 2")

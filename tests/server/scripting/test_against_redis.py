@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from millstream.server.core.hub import Hub
-from tests.server.scripting.scripts import needs_lua
 from tests.server.support import Peer, words
 from tests.support.servers import RealServer
 from tests.support.wire import pack, parse, split
 
-pytestmark = [needs_lua, pytest.mark.differential]
+pytestmark = pytest.mark.differential
 
 SHOW = """
     local show

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.scripting.scripts import needs_lua
 from tests.server.support import Peer, World
 from tests.support.ours import SOURCE
-
-pytestmark = needs_lua
 
 ROOT = Path(__file__).parents[3]
 

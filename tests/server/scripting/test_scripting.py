@@ -9,16 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from redis.lock import Lock
 
 from millstream.broker import Broker
 from millstream.errors import CommandError, PersistenceError
 from millstream.server.core.hub import Hub
-from millstream.server.scripting import runner
-from tests.server.scripting.scripts import needs_lua
 from tests.server.support import START_MS, Peer, World
-
-lua = needs_lua
 
 
 def sha_of(script: str) -> str:
@@ -32,28 +27,24 @@ def run(peer: Peer, script: str, *keys: str, args: tuple[str | int, ...] = ()) -
 # One unit
 
 
-@lua
 def test_what_a_script_did_is_logged_as_one_transaction_and_never_as_a_script(world: World, a: Peer) -> None:
     run(a, "redis.call('SET', 'a', 1) redis.call('XADD', 's', '*', 'f', 'v') redis.call('GET', 'a')")
     entry = f"XADD s {START_MS}-0 f v".encode()
     assert world.logged() == [[b"MULTI", b"SET a 1", entry, b"EXEC"]]
 
 
-@lua
 def test_one_change_is_logged_as_it_is_and_none_not_at_all(world: World, a: Peer) -> None:
     run(a, "return redis.call('SET', 'a', 1)")
     run(a, "return redis.call('GET', 'a')")
     assert world.logged() == [[b"SET a 1"]]
 
 
-@lua
 def test_what_was_done_before_an_error_stays_and_is_logged(world: World, a: Peer) -> None:
     assert run(a, "redis.call('SET', 'a', 1) redis.call('NOPE')").startswith(b"-ERR Unknown Redis command")
     assert a("GET a") == b"$1\r\n1\r\n"
     assert world.logged() == [[b"SET a 1"]]
 
 
-@lua
 def test_inside_a_transaction_everything_is_one_batch(world: World, a: Peer) -> None:
     a("MULTI")
     a("SET x 1")
@@ -62,7 +53,6 @@ def test_inside_a_transaction_everything_is_one_batch(world: World, a: Peer) -> 
     assert world.logged() == [[b"MULTI", b"SET x 1", b"SET y 2", b"SET z 3", b"EXEC"]]
 
 
-@lua
 def test_readers_are_served_when_the_script_has_ended(world: World, a: Peer, b: Peer) -> None:
     b("XREAD BLOCK 0 STREAMS s $")
     run(a, "redis.call('XADD', 's', '1-1', 'a', '1') redis.call('XADD', 's', '1-2', 'a', '2')")
@@ -72,7 +62,6 @@ def test_readers_are_served_when_the_script_has_ended(world: World, a: Peer, b: 
     assert b.is_blocked
 
 
-@lua
 def test_commands_of_a_script_do_not_block(a: Peer) -> None:
     a("XGROUP CREATE s g $ MKSTREAM")
     assert run(a, "return redis.call('XREAD', 'BLOCK', 0, 'STREAMS', 's', '$')") == b"$-1\r\n"
@@ -80,7 +69,6 @@ def test_commands_of_a_script_do_not_block(a: Peer) -> None:
     assert run(a, "return redis.call('WAIT', 1, 0)") == b":0\r\n"
 
 
-@lua
 def test_time_stands_still(world: World, a: Peer) -> None:
     script = "local t = redis.call('TIME') for i = 1, 1e5 do end local u = redis.call('TIME') return t[2] == u[2]"
     hub = Hub()
@@ -88,7 +76,6 @@ def test_time_stands_still(world: World, a: Peer) -> None:
     assert run(a, "redis.call('SET', 'k', 'v', 'PX', 100) return redis.call('PTTL', 'k')") == b":100\r\n"
 
 
-@lua
 def test_a_watched_key_that_a_script_changes_fails_the_transaction(a: Peer, b: Peer) -> None:
     a("WATCH k")
     run(b, "return redis.call('SET', 'k', 'v')")
@@ -97,7 +84,6 @@ def test_a_watched_key_that_a_script_changes_fails_the_transaction(a: Peer, b: P
     assert a("EXEC") == b"*-1\r\n"
 
 
-@lua
 def test_events_and_messages_come_in_the_order_they_happened(world: World, a: Peer, b: Peer) -> None:
     a("CONFIG SET notify-keyspace-events KEA")
     b("PSUBSCRIBE *")
@@ -106,7 +92,6 @@ def test_events_and_messages_come_in_the_order_they_happened(world: World, a: Pe
     assert told.index(b"set\r\n") < told.index(b"between") < told.index(b"del\r\n")
 
 
-@lua
 def test_messages_to_the_caller_follow_its_reply(world: World) -> None:
     peer = world.peer(3)
     peer("SUBSCRIBE c")
@@ -114,7 +99,6 @@ def test_messages_to_the_caller_follow_its_reply(world: World) -> None:
     assert reply.startswith(b"$4\r\ndone\r\n>3")
 
 
-@lua
 def test_the_database_that_a_script_selects_is_its_own(world: World, a: Peer) -> None:
     a("SELECT 2")
     assert run(a, "redis.call('SET', 'in2', 1) redis.call('SELECT', 5) redis.call('SET', 'in5', 1)") == b"$-1\r\n"
@@ -123,7 +107,6 @@ def test_the_database_that_a_script_selects_is_its_own(world: World, a: Peer) ->
     assert run(a, "return redis.call('EXISTS', 'in2', 'in5')") == b":1\r\n"
 
 
-@lua
 def test_those_who_monitor_see_the_script_and_then_its_commands(a: Peer, b: Peer) -> None:
     b("MONITOR")
     run(a, "redis.call('SET', 'k', 'v')")
@@ -132,7 +115,6 @@ def test_those_who_monitor_see_the_script_and_then_its_commands(a: Peer, b: Peer
     assert lines[1].endswith(b'[0 lua] "SET" "k" "v"')
 
 
-@lua
 def test_commands_and_errors_are_counted_once(world: World, a: Peer) -> None:
     run(a, "redis.call('SET', 'k', 'v') redis.pcall('INCR', 'k') redis.call('INCR', 'k')")
     stats = world.hub.stats
@@ -148,7 +130,6 @@ def test_commands_and_errors_are_counted_once(world: World, a: Peer) -> None:
 # Scripts by their hash
 
 
-@lua
 def test_a_script_is_known_by_its_hash_once_it_ran(a: Peer) -> None:
     script = "return {KEYS[1], ARGV[1]}"
     assert a(f"EVALSHA {sha_of(script)} 1 k a").startswith(b"-NOSCRIPT")
@@ -158,7 +139,6 @@ def test_a_script_is_known_by_its_hash_once_it_ran(a: Peer) -> None:
     assert a(f"EVALSHA {sha_of(script)} 1 k a").startswith(b"-NOSCRIPT")
 
 
-@lua
 def test_of_scripts_that_eval_brought_only_the_newest_are_kept(world: World, a: Peer) -> None:
     a(["SCRIPT", "LOAD", "return 'loaded'"])
     run(a, "return 'used'")
@@ -171,13 +151,11 @@ def test_of_scripts_that_eval_brought_only_the_newest_are_kept(world: World, a: 
     assert len(world.hub.scripts) == 501
 
 
-@lua
 def test_a_script_that_is_broken_is_not_kept(a: Peer) -> None:
     assert run(a, "x x").startswith(b"-ERR Error compiling script")
     assert a(["SCRIPT", "EXISTS", sha_of("x x")]) == b"*1\r\n:0\r\n"
 
 
-@lua
 def test_many_keys_and_arguments_and_words_go_through(a: Peer) -> None:
     keys = [f"k{number}" for number in range(20_000)]
     assert run(a, "return {#KEYS, KEYS[20000], #ARGV}", *keys) == b"*3\r\n:20000\r\n$6\r\nk19999\r\n:0\r\n"
@@ -186,7 +164,6 @@ def test_many_keys_and_arguments_and_words_go_through(a: Peer) -> None:
     assert a("LINDEX l 6999") == b"$4\r\n7000\r\n"
 
 
-@lua
 def test_bytes_that_are_no_text_go_through(a: Peer) -> None:
     every = bytes(range(256))
     assert a(["EVAL", b"return ARGV[1]", 0, every]) == b"$256\r\n%b\r\n" % every
@@ -199,7 +176,6 @@ def test_bytes_that_are_no_text_go_through(a: Peer) -> None:
 # Who may do what
 
 
-@lua
 def test_a_script_may_run_what_its_caller_may(world: World, a: Peer) -> None:
     a("ACL SETUSER worker on nopass +@all -del ~own:*")
     a("AUTH worker x")
@@ -217,14 +193,12 @@ def test_a_script_may_run_what_its_caller_may(world: World, a: Peer) -> None:
     assert a(["EVAL", "return 1", 1, "k"]).startswith(b"-NOPERM")
 
 
-@lua
 def test_a_write_that_the_log_cannot_take_is_refused_inside_scripts_too(world: World, a: Peer) -> None:
     world.hub.gates.append(lambda session, row, argv: CommandError("MISCONF no") if "write" in row.flags else None)
     assert run(a, "return redis.pcall('SET', 'k', 'v')") == b"-MISCONF no\r\n"
     assert run(a, "return redis.call('GET', 'k')") == b"$-1\r\n"
 
 
-@lua
 @pytest.mark.parametrize("command", ["SET k v", "XADD s * a b", "PUBLISH c m", "SPUBLISH c m", "DEL k"])
 def test_a_script_that_declares_to_read_only_does(world: World, a: Peer, command: str) -> None:
     call = "return redis.call(" + ", ".join(f"'{word}'" for word in command.split()) + ")"
@@ -233,7 +207,6 @@ def test_a_script_that_declares_to_read_only_does(world: World, a: Peer, command
     assert world.logged() == []
 
 
-@lua
 def test_when_memory_is_used_up_a_script_may_read_and_finish_what_it_has_begun(a: Peer) -> None:
     a(["SET", "k", "x" * 100])
     a(["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function() return 1 end)"])
@@ -258,7 +231,6 @@ redis.register_function{function_name='peek', callback=function() return count e
 """
 
 
-@lua
 def test_functions_keep_what_their_library_has(a: Peer) -> None:
     assert a(["FUNCTION", "LOAD", COUNTER]) == b"$7\r\ncounter\r\n"
     assert a("FCALL count 1 k v") == b"*3\r\n:1\r\n$1\r\nk\r\n$1\r\nv\r\n"
@@ -268,7 +240,6 @@ def test_functions_keep_what_their_library_has(a: Peer) -> None:
     assert a("FCALL peek 0") == b"-ERR Function not found\r\n"
 
 
-@lua
 def test_commands_that_change_libraries_are_logged_as_they_are(world: World, a: Peer) -> None:
     a(["FUNCTION", "LOAD", COUNTER])
     dump = a("FUNCTION DUMP").split(b"\r\n", 1)[1][:-2]
@@ -284,7 +255,6 @@ def test_commands_that_change_libraries_are_logged_as_they_are(world: World, a: 
     ]
 
 
-@lua
 def test_a_library_that_fails_leaves_the_old_one_in_place(a: Peer) -> None:
     a(["FUNCTION", "LOAD", COUNTER])
     a("FCALL count 0")
@@ -295,7 +265,6 @@ def test_a_library_that_fails_leaves_the_old_one_in_place(a: Peer) -> None:
     assert a("FCALL count 0") == b"*1\r\n:2\r\n"
 
 
-@lua
 def test_what_a_function_does_is_logged_as_commands(world: World, a: Peer) -> None:
     a(
         [
@@ -323,7 +292,6 @@ class _Store:
         self.background = _Background()
 
 
-@lua
 def test_a_store_brings_libraries_back_from_its_log_and_its_snapshots() -> None:
     first = World()
     peer = first.peer()
@@ -354,7 +322,6 @@ def test_a_store_brings_libraries_back_from_its_log_and_its_snapshots() -> None:
         other.run_other(0, [b"FUNCTION", b"LOAD", b"nonsense"])  # type: ignore[operator]
 
 
-@lua
 def test_what_a_script_logs_goes_to_the_log_of_the_process(a: Peer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="millstream.server.scripting.lua"):
         run(a, "redis.log(redis.LOG_WARNING, 'watch', 1, 'out')")
@@ -365,7 +332,6 @@ def test_what_a_script_logs_goes_to_the_log_of_the_process(a: Peer, caplog: pyte
 # Interruptions
 
 
-@lua
 def test_an_interruption_ends_a_script_whatever_it_catches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> bool:
         raise KeyboardInterrupt
@@ -382,7 +348,6 @@ def test_an_interruption_ends_a_script_whatever_it_catches(world: World, monkeyp
         assert run(world.peer(), "return 1") == b":1\r\n"
 
 
-@lua
 def test_scripts_of_many_threads_take_turns() -> None:
     hub = Hub()
     failures: list[bytes] = []
@@ -424,7 +389,6 @@ def test_the_lock_of_redis_py_works(client: redis.Redis) -> None:
     assert client.lock("name", timeout=10).acquire(blocking=False)
 
 
-@lua
 def test_a_registered_script_is_loaded_when_it_is_missing(client: redis.Redis) -> None:
     script = client.register_script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
     assert script(keys=["n"], args=[5]) == 5
@@ -435,7 +399,6 @@ def test_a_registered_script_is_loaded_when_it_is_missing(client: redis.Redis) -
     assert pipeline.execute() == [11]
 
 
-@lua
 def test_functions_work_through_redis_py(client: redis.Redis) -> None:
     client.function_load(COUNTER)
     assert client.fcall("count", 1, "k", "v") == [1, b"k", b"v"]
@@ -447,7 +410,6 @@ def test_functions_work_through_redis_py(client: redis.Redis) -> None:
         client.fcall("nope", 0)
 
 
-@lua
 def test_a_worker_moves_entries_by_script(client: redis.Redis) -> None:
     """The kind of script that work queues on streams send: retry, and set aside what failed too often."""
     move = client.register_script("""
@@ -474,7 +436,6 @@ def test_a_worker_moves_entries_by_script(client: redis.Redis) -> None:
     assert client.xpending("jobs", "workers")["pending"] == 0
 
 
-@lua
 def test_a_script_schedules_and_fetches_jobs(client: redis.Redis) -> None:
     """Another one: due jobs from a sorted set into a stream, with JSON inside."""
     schedule = client.register_script("""
@@ -495,36 +456,6 @@ def test_a_script_schedules_and_fetches_jobs(client: redis.Redis) -> None:
     assert client.zcard("later") == 1
 
 
-# Without Lua
-
-
-@pytest.fixture
-def without_lua(monkeypatch: pytest.MonkeyPatch) -> Peer:
-    monkeypatch.setattr(runner, "is_available", lambda: False)
-    return World().peer()
-
-
-def test_without_lua_lock_scripts_are_known_by_their_shape(without_lua: Peer) -> None:
-    without_lua("SET k token PX 1000")
-    assert run(without_lua, Lock.LUA_RELEASE_SCRIPT, "k", args=("other",)) == b":0\r\n"
-    assert run(without_lua, Lock.LUA_EXTEND_SCRIPT, "k", args=("token", 500, 0)) == b":1\r\n"
-    assert run(without_lua, Lock.LUA_RELEASE_SCRIPT, "k", args=("token",)) == b":1\r\n"
-    assert run(without_lua, "return 42") == b":42\r\n"
-
-
-def test_without_lua_other_scripts_say_what_to_install(without_lua: Peer) -> None:
-    script = "return redis.call('LPOP', KEYS[1])"
-    told = b'-ERR Lua scripts need lupa: pip install "millstream[server]"\r\n'
-    assert run(without_lua, script, "k") == told
-    assert without_lua(["EVALSHA", sha_of(script), 1, "k"]) == told  # known, but not to be run
-    assert without_lua(["FUNCTION", "LOAD", COUNTER]) == told
-    assert without_lua("FUNCTION LIST") == b"*0\r\n"
-    assert without_lua("FUNCTION FLUSH") == b"+OK\r\n"
-    assert without_lua("SCRIPT FLUSH") == b"+OK\r\n"
-    assert without_lua("FCALL f 0") == b"-ERR Function not found\r\n"
-
-
-@lua
 def test_a_reply_is_converted_within_the_limits_of_scripts(a: Peer) -> None:
     nested = "local t = {1} for i = 1, %d do t = {t, t} end return t"
     assert len(run(a, nested % 18)) == 4 * (2**18 - 1) + 2**18 * len("*1\r\n:1\r\n")
@@ -537,7 +468,6 @@ def test_a_reply_is_converted_within_the_limits_of_scripts(a: Peer) -> None:
     assert run(a, "local t = {} for i = 1, 10000 do t[i] = i end return t").startswith(b"*10000\r\n:1\r\n:2\r\n")
 
 
-@lua
 def test_the_case_of_a_functions_name_does_not_matter(a: Peer) -> None:
     a(["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('Hello', function() return 1 end)"])
     assert a("FCALL HELLO 0") == a("FCALL hello 0") == b":1\r\n"

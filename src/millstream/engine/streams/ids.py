@@ -75,11 +75,6 @@ def strict_all(words: list[bytes]) -> list[int]:
     return [strict(word) for word in words]
 
 
-def canonical(word: bytes) -> bytes:
-    """Return the canonical text of an id as a client wrote it; raises BADID if it is no id."""
-    return text_of(strict(word))
-
-
 def bound(word: bytes, *, is_start: bool) -> int:
     """Parse an end of a range: an id, `-`, `+`, or an id after `(`, which is excluded."""
     if word == b"-":

@@ -245,11 +245,6 @@ class Journal:
         return self._old_bytes + (self._log.size if self._log is not None else 0)
 
     @property
-    def base_size(self) -> int:
-        """Bytes of the base."""
-        return self._size_of((self._manifest.base,) if self._manifest.base is not None else ())
-
-    @property
     def waiting_bytes(self) -> int:
         return self._log.waiting_bytes if self._log is not None else 0
 

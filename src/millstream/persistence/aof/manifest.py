@@ -85,9 +85,6 @@ class Manifest:
         """The same files; numbers that the other has given out are used up."""
         return replace(self, base_seq=max(self.base_seq, other.base_seq), incr_seq=max(self.incr_seq, other.incr_seq))
 
-    def without_history(self) -> Manifest:
-        return replace(self, history=())
-
 
 @dataclass(slots=True)
 class _Parsed:

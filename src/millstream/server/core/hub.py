@@ -30,7 +30,7 @@ from millstream.clock import Clock, SystemClock
 from millstream.engine.commands.streams.group import ask_again
 from millstream.engine.keys import expiry
 from millstream.engine.keys.keyspace import Keyspace
-from millstream.engine.outcome import NIL_ARRAY, Event, Outcome, Reply, Wait
+from millstream.engine.outcome import NIL_ARRAY, Event, Reply, Wait
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.stream import Stream, sweep_idempotency
 from millstream.engine.table import Command
@@ -288,23 +288,6 @@ class Hub:
             if self._timer is not None:
                 self._timer.stop()
             self.finish()
-
-    def apply(self, outcome: Outcome) -> Reply | Wait:
-        """Hand out the effects of a command that somebody else ran on the keyspace; its reply."""
-        with self.lock:
-            self.is_busy = True
-            self._spread(outcome.log, outcome.touched, outcome.events, outcome.ready)
-            if self.tracking.is_on:
-                self.tracking.touched(outcome.touched, outcome.events, None)
-            self.dirty += outcome.dirty
-            if outcome.dirty:
-                self._aim_at_expiry()
-                if self.counts_memory:
-                    self.memory.weigh(outcome.touched)
-            if not isinstance(outcome.reply, Wait):
-                return self._keep_promise(outcome.reply)
-            self.finish()
-            return outcome.reply
 
     def tick(self) -> None:
         """Do what is due now: time waiters out, look at keys with claimable entries, expire keys and records."""

@@ -6,6 +6,5 @@
                                              └──────────── redis.call ◀───────────────┘
 
 A script is one atomic unit: its commands run one after the other at the same time of day, and what they did goes
-into the log together, as outcomes; the script itself does not. lupa brings the interpreter. Without it only the
-scripts that lock libraries send are known (`templates.py`).
+into the log together, as outcomes; the script itself does not. lupa brings the interpreter.
 """

@@ -1,7 +1,7 @@
 """Scripts by the hash of their text, compiled once.
 
 Those that EVAL brought are forgotten when there are many, the ones not used for longest first; those of SCRIPT LOAD
-stay until SCRIPT FLUSH. Without Lua the scripts of lock libraries are recognised by their shape, and no others.
+stay until SCRIPT FLUSH.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from millstream.engine.outcome import Reply
 from millstream.errors import CommandError, ScriptError
 from millstream.server.core.call import ServerCall
 from millstream.server.protocol.resp import split_words
-from millstream.server.scripting.runner import NO_LUA, Runner
-from millstream.server.scripting.templates import Program, recognise
+from millstream.server.scripting.runner import Runner
 
 FLAGS: Final = ("no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys")
 _MAX_PASSING: Final = 500  # scripts of EVAL that are kept
@@ -29,7 +28,6 @@ class CachedScript:
     sha: bytes
     flags: frozenset[str] | None  # None: it has no first line that declares them
     is_loaded: bool  # by SCRIPT LOAD
-    program: Program | None = None  # what it does, where there is no Lua
 
 
 class Scripts:
@@ -60,8 +58,6 @@ class Scripts:
         return script
 
     def _compiled(self, sha: bytes, body: bytes) -> CachedScript:
-        if not self._runner.is_available:
-            return CachedScript(sha, None, False, recognise(body))
         flags, text = parted(body)
         try:
             problem = self._runner.interpreter.compile(sha, text)
@@ -76,10 +72,9 @@ class Scripts:
             self._forget(next(iter(self._passing)))
 
     def _forget(self, sha: bytes) -> None:
-        script = self._by_sha.pop(sha)
+        del self._by_sha[sha]
         self._passing.pop(sha, None)
-        if script.program is None and self._runner.is_available:
-            self._runner.interpreter.forget(sha)
+        self._runner.interpreter.forget(sha)
 
     def clear(self) -> None:
         """Forget all scripts."""
@@ -112,8 +107,6 @@ class Scripts:
         """Run a script; raises the error that it ends with."""
         if script.sha in self._passing:
             self._passing[script.sha] = self._passing.pop(script.sha)
-        if not self._runner.is_available:
-            return _run_recognised(call, script, keys, words)
         protocol = call.protocol
         return self._runner.run(
             call,
@@ -122,13 +115,6 @@ class Scripts:
             flags=script.flags,
             is_read_only=is_read_only,
         )
-
-
-def _run_recognised(call: ServerCall, script: CachedScript, keys: list[bytes], words: list[bytes]) -> Reply:
-    if script.program is None:
-        raise fault(NO_LUA)
-    call.may_block = False
-    return script.program(call, keys, words)
 
 
 def parted(body: bytes) -> tuple[frozenset[str] | None, bytes]:

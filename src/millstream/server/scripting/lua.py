@@ -17,10 +17,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from functools import cache
 from hashlib import sha1
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -69,12 +67,6 @@ class ScriptHost(Protocol):
 
     def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
         """The library that is being loaded has this function."""
-
-
-@cache
-def is_available() -> bool:
-    """Whether there is a Lua to run scripts with."""
-    return find_spec("lupa") is not None and find_spec("lupa.lua51") is not None
 
 
 class Interpreter:

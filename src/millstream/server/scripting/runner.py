@@ -21,7 +21,7 @@ from millstream.engine.outcome import Pairs, Reply, Wait
 from millstream.engine.table import Command
 from millstream.errors import CommandError, ScriptError
 from millstream.server.core.call import ServerCall
-from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter, is_available
+from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter
 
 if TYPE_CHECKING:
     from millstream.server.core.hub import Hub
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_LUA: Final = 'ERR Lua scripts need lupa: pip install "millstream[server]"'
 _UNKNOWN: Final = "ERR Unknown Redis command called from script"
 _BAD_ARITY: Final = "ERR Wrong number of args calling Redis command from script"
 _FORBIDDEN: Final = "ERR This Redis command is not allowed from script"
@@ -76,16 +75,9 @@ class Runner:
         self._started_s = monotonic()
 
     @property
-    def is_available(self) -> bool:
-        """Whether there is a Lua."""
-        return self._interpreter is not None or is_available()
-
-    @property
     def interpreter(self) -> Interpreter:
         """Lua, started when it is first needed."""
         if self._interpreter is None:
-            if not is_available():
-                raise fault(NO_LUA)
             self._interpreter = Interpreter(self, self.memory_limit)
         return self._interpreter
 

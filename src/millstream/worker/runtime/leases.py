@@ -35,7 +35,6 @@ class HeldDelivery:
     delivery: Delivery
     lease: Lease = field(default_factory=Lease)
     deadline_ms: int | None = None  # by the watch; None: no limit (not started yet, or none was set)
-    is_timed_out: bool = False
     is_sent: bool = False  # a settlement of it was sent, and may have reached the server
 
 
@@ -194,7 +193,6 @@ class LeaseKeeper:
     def _time_out(self, now: int) -> None:
         for held in self.snapshot():
             if held.deadline_ms is not None and now >= held.deadline_ms:
-                held.is_timed_out = True
                 self.let_go(held)
                 if self._on_timeout is not None:
                     self._on_timeout(held)
