@@ -150,7 +150,7 @@ def _stream(backend: Backend, state: StreamState) -> Iterator[Finding]:
 
 
 def _alone(state: StreamState, groups: Sequence[GroupState]) -> Iterator[Finding]:
-    """Findings about a stream apart from its groups."""
+    """Return findings about a stream apart from its groups."""
     about = f"stream {state.name}"
     if not can_share_slot(state.name.encode("utf-8", "surrogateescape")):
         yield Finding(

@@ -1,8 +1,8 @@
-"""What outlives the process: an append-only log and snapshots, both in Redis's own formats.
+"""Durable state: an append-only log and snapshots, both in Redis's own formats.
 
-The log, and what keeps it:
+The log, and the modules that maintain it:
 
-    store ──▶ journal, background, keeper      state in a directory: its log, its rewrites and snapshots, a thread
+    store ──▶ journal, background, ticker      state in a directory: its log, its rewrites and snapshots, a thread
     journal ──▶ manifest, aof, replay          which files; writing lines; loading them, by hot forms where it can
     background ──▶ freeze, dump, rewrite       a copy of all state; a file of it; its shortest list of commands
     scan, check                                reading a log with offsets; is it whole, and if not, what is left of it?

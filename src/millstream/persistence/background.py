@@ -1,4 +1,4 @@
-"""Rewrites of the log and snapshots: one at a time, in a thread of its own, and one that has to wait for another.
+"""Rewrites of the log and snapshots: one at a time in a separate thread; a second one waits for the first.
 
 rewrite ──▶ switch to a new increment ─┐
 save ──────────────────────────────────┴─ freeze ──▶ Dump in a thread ──▶ the file gets its name
@@ -28,15 +28,15 @@ from millstream.persistence.snapshot_writer import Cancelled, Dump, Form
 
 logger = logging.getLogger(__name__)
 
-_BASE: Final = {b"aof-base": b"1"}  # what an RDB file says that is the base of a log
-_AUX: Final = {b"redis-ver": b"8.10.0", b"redis-bits": b"64"}  # who wrote an RDB file
+_BASE: Final = {b"aof-base": b"1"}  # the AUX field of an RDB file that is the base of a log
+_AUX: Final = {b"redis-ver": b"8.10.0", b"redis-bits": b"64"}  # the AUX field that names the writer of an RDB file
 
 
 class Background:
-    """What is being written beside the log. Every method is called under the owner's lock."""
+    """The file that is being written beside the log. Every method is called under the owner's lock."""
 
     def __init__(self, owner: Host, files: Files, directory: Path, *, in_thread: bool) -> None:
-        """Without threads, what is begun is done by `run`."""
+        """Without threads, `run` does the work that was begun."""
         self._owner = owner
         self._files = files
         self._directory = directory
@@ -44,12 +44,12 @@ class Background:
         self._dump: Dump | None = None
         self._done: Callable[[Dump], None] = _forget
         self._thread: threading.Thread | None = None  # the last one
-        self._has_freed = False  # a copy of everything, that was written, is no longer needed
+        self._has_freed = False  # the frozen copy of a finished dump can be freed
         self.is_rewrite_scheduled = False
         self.is_save_scheduled = False
         self.rewrites = Rewrites()
         self.snapshots = Snapshots(last_ms=owner.now_ms())
-        self.functions: Callable[[], Iterable[bytes]] = tuple  # libraries to keep in RDB files
+        self.functions: Callable[[], Iterable[bytes]] = tuple  # returns the libraries to write into RDB files
 
     @property
     def config(self) -> PersistenceSettings:
@@ -58,7 +58,7 @@ class Background:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being written."""
+        """Return whether a file is being written."""
         return self._dump is not None
 
     @property
@@ -70,17 +70,17 @@ class Background:
         return save_points(self.config["save"])
 
     def remove_leftovers(self) -> None:
-        """Remove snapshots that were never finished."""
+        """Remove unfinished snapshots."""
         for name in self._files.names(self._directory):
             if name.startswith(TEMPORARY) and name.endswith(self.snapshot_path.name):
                 self._files.remove(self._directory / name)
 
     def begin_what_is_due(self, journal: Journal | None, *, is_log_on: bool) -> None:
-        """Begin what was scheduled, or what growth or time asks for."""
+        """Begin a rewrite or snapshot that was scheduled, or that is due by growth or time."""
         if self._dump is not None:
             return
         now_ms = self._owner.now_ms()
-        with contextlib.suppress(WriteFailed):  # it is noted, and tried again
+        with contextlib.suppress(WriteFailed):  # the failure is recorded, and the work is tried again
             if journal is not None and (
                 self.is_rewrite_scheduled or (is_log_on and self._is_rewrite_due(journal, now_ms))
             ):
@@ -99,19 +99,19 @@ class Background:
         )
 
     def run(self) -> None:
-        """Without threads: do what was begun."""
+        """Do the work that was begun, if there are no threads."""
         if self._dump is not None and not self._in_thread:
             self._dump.run()
             self._done(self._dump)
 
     def take_freed(self) -> bool:
-        """Whether much memory has become free since the last time."""
+        """Return whether much memory has become free since the last call."""
         is_through = self._has_freed and (self._thread is None or not self._thread.is_alive())
         self._has_freed = self._has_freed and not is_through
         return is_through
 
     def cancel(self) -> None:
-        """Give up what is being written; it may go on for a moment, and will not count."""
+        """Cancel the file that is being written. Its thread may go on for a moment, without effect."""
         if self._dump is not None:
             self._dump.is_cancelled = True
             self._done = _forget
@@ -119,14 +119,14 @@ class Background:
             self.rewrites.started_ms = self.snapshots.started_ms = None
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended. Not under the lock, which it may want."""
+        """Wait until the thread has ended. Call it without the lock, which the thread may need."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
     # The log
 
     def new_log(self, journal: Journal) -> None:
-        """Begin a log with what is in memory, and wait for it."""
+        """Begin a log with the state in memory, and wait for its base."""
         since = journal.switch(is_first=True)
         base = journal.new_base(self._base_form.value)
         dump = self._new_dump(journal.temporary_path_of(base), self._owner.keyspace, self._base_form, _BASE)
@@ -141,9 +141,9 @@ class Background:
         self.rewrites.size_after = journal.size
 
     def begin_rewrite(self, journal: Journal, *, is_log_on: bool, is_first: bool = False) -> None:
-        """Begin to rewrite the log; WriteFailed if not even that works. A log that is off gets just a base.
+        """Begin to rewrite the log. Raises WriteFailed if that is impossible. A log that is off gets just a base.
 
-        The first time, what was logged before does not count: the log begins with what is in memory now.
+        The first rewrite ignores earlier log files: the log begins with the state in memory.
         """
         self.rewrites.begin(self._owner.now_ms())
         try:
@@ -161,13 +161,13 @@ class Background:
         return Form.RDB if self.config.is_on("aof-use-rdb-preamble") else Form.AOF
 
     def note_rewrite(self, journal: Journal, error: Exception | None) -> None:
-        """A rewrite is over."""
+        """Record the end of a rewrite."""
         self.rewrites.end(self._owner.now_ms(), journal.size, succeeded=error is None)
         if error is None:
             logger.info("The log is rewritten: %d bytes", journal.size)
         elif not isinstance(error, Cancelled):
             logger.error("The log could not be rewritten: %s", error)
-            # without a base it is no log at all: try again and again
+            # without a base there is no log, so try again and again
             self.is_rewrite_scheduled |= journal.is_waiting
 
     # Snapshots
@@ -181,7 +181,7 @@ class Background:
         self._begin(dump, _Snapshot(self, path))
 
     def save(self) -> None:
-        """Write a snapshot and wait for it; WriteFailed if it cannot be written."""
+        """Write a snapshot and wait for it. Raises WriteFailed if it cannot be written."""
         path = self.snapshot_path
         running = self.snapshots.started_ms
         self.snapshots.begin(self._owner.now_ms(), self._owner.dirty)
@@ -196,7 +196,7 @@ class Background:
             raise error
 
     def note_save(self, error: Exception | None) -> None:
-        """A snapshot is written, or is not."""
+        """Record whether a snapshot was written."""
         self._owner.dirty -= self.snapshots.end(self._owner.now_ms(), succeeded=error is None)
         if error is not None and not isinstance(error, Cancelled):
             logger.error("The snapshot could not be written: %s", error)
@@ -204,12 +204,12 @@ class Background:
     # Both
 
     def _begin(self, dump: Dump, plan: _Plan) -> None:
-        """Write a frozen copy of everything, and then go on as planned."""
+        """Write a frozen copy of all state, then continue with the plan."""
         dump.makes_way = self._in_thread
         self._dump = dump
 
         def done(dump: Dump) -> None:
-            """Give the file its place, unless it is no longer wanted."""
+            """Give the file its name, unless it was cancelled."""
             with self._owner.lock:
                 is_wanted = dump is self._dump
                 if is_wanted:
@@ -221,13 +221,13 @@ class Background:
 
         self._done = done
         if self._in_thread:
-            self._has_freed = True  # once the thread has ended, which has the copy until then
+            self._has_freed = True  # once the thread has ended, which refers to the copy until then
             self._thread = dump.start(done)
 
     def _new_dump(self, path: Path, keyspace: Keyspace, form: Form, aux: Mapping[bytes, bytes]) -> Dump:
         now_ms = self._owner.now_ms()
         about = _AUX | {b"ctime": b"%d" % (now_ms // 1000)} | dict(aux)
-        # the log behind a base may still refer to a record that has expired and is not swept yet
+        # the log after a base may still refer to a record that has expired and is not swept yet
         keeps_until_ms = 0 if aux is _BASE else now_ms
         return Dump(
             files=self._files,
@@ -240,7 +240,7 @@ class Background:
         )
 
     def info(self, dirty: int) -> Iterator[tuple[str, object]]:
-        """The fields of INFO persistence, but for those of the log itself."""
+        """Return the fields of INFO persistence, except those of the log itself."""
         now_ms = self._owner.now_ms()
         yield from self.snapshots.info(now_ms, dirty)
         yield "aof_enabled", int(self.config.is_on("appendonly"))
@@ -248,16 +248,16 @@ class Background:
 
 
 class _Plan(Protocol):
-    """What becomes of a file that was written in the background."""
+    """The use of a file that was written in the background."""
 
     def use(self, dump: Dump) -> None:
-        """Give it its place, and let it count."""
+        """Give the file its name and put it to use."""
 
     def note(self, error: Exception | None) -> None:
-        """It counts, or could not be written."""
+        """Record whether the file could be written."""
 
     def clean_up(self, lock: Any) -> None:
-        """Remove what it replaces; that may take long, so the lock is not held."""
+        """Remove the replaced files. This can take long, so the lock is not held."""
 
 
 class _Rewrite:
@@ -297,7 +297,7 @@ class _Snapshot:
         self._background.note_save(error)
 
     def clean_up(self, lock: Any) -> None:
-        """It has replaced the old one by taking its name."""
+        """Do nothing: the file has replaced the old one by taking its name."""
 
 
 def _try(act: Callable[[], None]) -> OSError | None:
@@ -309,4 +309,4 @@ def _try(act: Callable[[], None]) -> OSError | None:
 
 
 def _forget(dump: Dump) -> None:
-    """What becomes of a dump that nobody wants."""
+    """Ignore the result of a dump that is not needed any more."""

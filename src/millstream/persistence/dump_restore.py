@@ -1,6 +1,6 @@
 """DUMP and RESTORE: a value as bytes that another server can take.
 
-They are rows as those of the engine's commands; whoever has a table puts them into it.
+They are rows like the engine's commands; the owner of a command table adds them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BAD_TTL: Final = "ERR Invalid TTL value, must be >= 0"
 BAD_IDLETIME: Final = "ERR Invalid IDLETIME value, must be >= 0"
 BAD_FREQ: Final = "ERR Invalid FREQ value, must be >= 0 and <= 255"
 
-_WORTH_COMPRESSING: Final = 1 << 16  # bytes; compressing more than that would hold up everybody else
+_WORTH_COMPRESSING: Final = 1 << 16  # bytes; compressing more would block other clients
 
 
 @REGISTRY.command(
@@ -49,14 +49,14 @@ def dump(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _is_small(value: object) -> bool:
-    """Whether a value is compressed as Redis does; a large one is not, because that would take too long here."""
+    """Return whether a value is compressed like in Redis. Large values are not, because that would take too long."""
     match value:
         case bytes():
             return len(value) <= _WORTH_COMPRESSING
         case Stream():
             return sum(block.size for block in value.entries.blocks) <= _WORTH_COMPRESSING
         case _:
-            return False  # elements are short as a rule, and short strings are not compressed
+            return False  # elements are usually short, and short strings are not compressed
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def restore(call: CommandContext, argv: list[bytes]) -> Reply:
     is_checked = call.settings.sanitize_dump_payload and not call.trusted
     value = restore_payload(argv[3], call.settings, call.now_ms, sanitize=is_checked)
     at_ms = ttl if words.absolute or not ttl else ttl + call.now_ms
-    # a time beyond what 64 bits hold has wrapped to the past in Redis
+    # a time beyond 64 bits has wrapped to the past in Redis
     if ttl and (at_ms <= call.now_ms or at_ms > I64_MAX) and not call.trusted:
         if old is not None:
             delete(call, key, (b"DEL", key))
@@ -131,7 +131,7 @@ def restore(call: CommandContext, argv: list[bytes]) -> Reply:
 
 
 def _put(call: CommandContext, key: bytes, old: object | None, value: object, at_ms: int, idle_s: int | None) -> None:
-    """Put a value in place, and report it."""
+    """Store a value and report it."""
     db = call.db
     if old is None:
         call.add(key, value)

@@ -1,10 +1,10 @@
-"""The only module that opens files: write, sync, rename, read. What stands in them is others' business.
+"""The only module that opens files: write, sync, rename, read. Other modules define their content.
 
-A file that is written to is a `Handle`. It writes at a place that the caller names, so that a write that failed
-halfway, or whose sync failed, is simply done again at its place. A name is durable only once its directory is synced,
-which `rename` does itself and `create` does not.
+A `Handle` is a file for writing. The caller names the offset of each write, so a write that failed halfway, or whose
+sync failed, is repeated at the same offset. A name is durable only once its directory is synced, which `rename` does
+itself and `create` does not.
 
-Errors are the system's own (`OSError`): whoever knows what was being kept says what it means.
+Errors are the system's own (`OSError`): callers know their meaning.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ CHUNK: Final = 1 << 18  # bytes read at a time
 _LOCK_NAME: Final = "millstream.lock"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _LONGEST_HOLDER: Final = 24
-_HOLDER: Final = re.compile(rb"(?:[0-9]{1,20}\n?)?\0*")  # zeros: the number was not on the disk when the power went
+_HOLDER: Final = re.compile(rb"(?:[0-9]{1,20}\n?)?\0*")  # zeros: the process number was not on the disk at a power cut
 _LOCK_TRIES: Final = 5
 _LOCK_PAUSE_S: Final = 0.02
 
 
 class Handle(Protocol):
-    """A file that is being written."""
+    """A file for writing."""
 
     def write_at(self, at: int, data: bytes) -> int:
-        """Write at this offset; how many bytes were taken, which may be fewer than given."""
+        """Write at this offset. Returns the number of bytes written, which may be fewer than given."""
         ...
 
     def sync(self) -> None:
-        """Come back when everything written is on the device."""
+        """Return when all written data is on the device."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -47,43 +47,43 @@ class Handle(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the file back; nothing is synced."""
+        """Close the file without a sync."""
         ...
 
 
 class Files(Protocol):
-    """A file system, as much of it as is needed here."""
+    """The file system operations that persistence needs."""
 
     def exists(self, path: Path) -> bool: ...
 
     def size(self, path: Path) -> int: ...
 
     def names(self, directory: Path) -> list[str]:
-        """The names in a directory, sorted; none if there is no such directory."""
+        """Return the names in a directory, sorted; none if there is no such directory."""
         ...
 
     def read(self, path: Path, at: int = 0) -> Iterator[bytes]:
-        """The content from this offset on, in pieces."""
+        """Yield the content from this offset on, in pieces."""
         ...
 
     def make_directory(self, directory: Path) -> None:
-        """Make a directory and those above it; it may be there already."""
+        """Make a directory and its parents. It may exist already."""
         ...
 
     def create(self, path: Path) -> Handle:
-        """A new empty file; one that was there is emptied."""
+        """Create an empty file; an existing one is emptied."""
         ...
 
     def open(self, path: Path) -> Handle:
-        """A file that is there."""
+        """Open an existing file."""
         ...
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name in the same directory, durably; a file of that name is replaced."""
+        """Rename a file within its directory, durably. A file of that name is replaced."""
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         ...
 
     def sync_directory(self, directory: Path) -> None:
@@ -93,29 +93,29 @@ class Files(Protocol):
     def is_directory(self, path: Path) -> bool: ...
 
     def is_regular(self, path: Path) -> bool:
-        """Whether this is a file with content, and no directory, pipe or device."""
+        """Return whether this is a regular file, and not a directory, pipe or device."""
         ...
 
     def resolve(self, path: Path) -> Path:
-        """The path without symbolic links."""
+        """Return the path without symbolic links."""
         ...
 
     def lock(self, directory: Path) -> Callable[[], None]:
-        """Take a directory for this process alone; what gives it back. PersistenceError if another has it."""
+        """Lock a directory. Returns a function that unlocks it. Raises PersistenceError if another has locked it."""
         ...
 
     def is_locked_by(self, directory: Path) -> str | None:
-        """Who has taken a directory; empty if nobody has it now, None if no broker ever took it."""
+        """Return who has locked a directory: empty if it is unlocked, None if no broker has ever locked it."""
         ...
 
 
 def _sync(fd: int) -> None:
-    """Sync a file; macOS only does so down to the device when asked in its own way."""
+    """Sync a file. On macOS only a special call reaches the device."""
     full_sync = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is not None:
         fcntl.fcntl(fd, full_sync)
     elif hasattr(os, "fdatasync"):
-        os.fdatasync(fd)  # the size is part of what it writes; times need not be
+        os.fdatasync(fd)  # fdatasync covers the size; timestamps are not needed
     else:
         os.fsync(fd)
 
@@ -142,7 +142,7 @@ class RealHandle:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
-    __del__ = close  # a broker that was dropped without being closed keeps no file open
+    __del__ = close  # a broker that was dropped without a close keeps no file open
 
 
 class RealFiles:
@@ -230,7 +230,7 @@ class RealFiles:
 
 
 def _open_lock(path: Path, flags: int) -> int:
-    """Open a lock file, and nothing that it may point to: its content is written over."""
+    """Open a lock file without following links, because its content is overwritten."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
@@ -240,7 +240,7 @@ def _open_lock(path: Path, flags: int) -> int:
 
 
 def _try_lock(fd: int) -> bool:
-    """Lock a file; who only asks whether it is locked holds it for a moment, so try again before giving up."""
+    """Lock a file. A process that only checks the lock takes it for a moment, so try again before giving up."""
     for left in reversed(range(_LOCK_TRIES)):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -260,7 +260,7 @@ def _named(holder: bytes) -> str:
 
 
 class ByteSource:
-    """The pieces of a file as `read(count)`, for those who want to say how much."""
+    """The pieces of a file as `read(count)`, for callers that name a size."""
 
     __slots__ = ("_left", "_pieces", "given")
 
@@ -270,12 +270,12 @@ class ByteSource:
         self.given = 0  # bytes, so far
 
     def starts_with(self, prefixes: tuple[bytes, ...]) -> bool:
-        """Whether what comes next begins like this; nothing is given yet."""
+        """Return whether the unread bytes begin like this. Nothing is read."""
         self._left = self._left or next(self._pieces, b"")
         return self._left.startswith(prefixes)
 
     def read(self, count: int) -> bytes:
-        """Up to so many bytes, none at the end."""
+        """Return up to `count` bytes, none at the end."""
         data = self._left or next(self._pieces, b"")
         data, self._left = data[:count], data[count:]
         self.given += len(data)
@@ -306,7 +306,7 @@ def end_of_content(files: Files, path: Path, start: int = 0) -> int:
 
 
 def write_all(handle: Handle, at: int, data: bytes) -> int:
-    """Write all of it, however many calls that takes; the offset behind it."""
+    """Write all of the data in as many calls as necessary. Returns the offset after it."""
     left = memoryview(data)
     while left:
         taken = handle.write_at(at, bytes(left) if len(left) < len(data) else data)
@@ -316,9 +316,9 @@ def write_all(handle: Handle, at: int, data: bytes) -> int:
 
 
 def write_file(files: Files, path: Path, chunks: Iterable[bytes]) -> int:
-    """Write a whole file under another name, sync it, then give it its name; its size.
+    """Write a whole file under another name, sync it, then rename it. Returns its size.
 
-    Whoever looks sees the old file or the new one, also after a power cut. What could not be finished is removed.
+    Readers see the old file or the new one, also after a power cut. An unfinished file is removed.
     """
     temporary = path.with_name(f"temp-{path.name}")
     handle = files.create(temporary)
@@ -344,5 +344,5 @@ def free_name(files: Files, path: Path, word: str) -> Path:
 
 
 def copy_file(files: Files, source: Path, target: Path) -> None:
-    """A durable copy of a file."""
+    """Make a durable copy of a file."""
     write_file(files, target, files.read(source))

@@ -1,12 +1,12 @@
-"""A copy of all state, taken in one go while nothing else runs, to be written out while everything else does.
+"""A copy of all state, taken at one moment under the lock and written out while the server goes on.
 
     freeze(keyspace) ── under the lock: shares what never changes, copies lists whole ──▶ Keyspace of frozen values
-    frozen.databases[n].values.items() ── in another thread: one value at a time, made usable again
+    frozen.databases[n].values.items() ── in another thread: one value at a time, thawed for use
 
-Taking it must be quick, since everybody waits. Strings and sealed blocks are shared. A pending entry costs a slot in
-a copied dict: the holds it points to keep their owner, time and count for life, and only those are looked at. What
-takes a loop in Python is left to `thaw`. A thawed stream can be written, and nothing else: its pending entries come in
-no particular claim order among those of equal time.
+Freezing must be quick, since all clients wait. Strings and sealed blocks are shared. A pending entry costs a slot in a
+copied dict: its hold never changes owner, time and count, and nothing else is read. Work that needs a loop in Python is
+left to `thaw`. A thawed stream can be written and nothing else: pending entries of equal time have no particular claim
+order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from millstream.engine.streams.stream import Stream
 
 
 def freeze(keyspace: Keyspace) -> Keyspace:
-    """A keyspace that stays as this one is now; only its items can be read."""
+    """Return a copy of the keyspace that does not change. Only its items can be read."""
     was_enabled = gc.isenabled()
-    gc.disable()  # a collection in the middle would look through everything there is
+    gc.disable()  # a garbage collection in the middle would visit every object
     try:
         frozen = Keyspace(len(keyspace.databases), keyspace.settings)
         for db, twin in zip(keyspace, frozen, strict=True):
@@ -41,7 +41,7 @@ def freeze(keyspace: Keyspace) -> Keyspace:
 
 
 class _FrozenValues(dict[bytes, object]):
-    """Keys to frozen values; `items` hands them out usable."""
+    """Keys and frozen values; `items` thaws them."""
 
     def items(self) -> Any:
         return self._thawed()
@@ -65,7 +65,7 @@ def _freeze_value(value: object) -> object:
 
 @dataclass(slots=True)
 class FrozenGroup:
-    """A group as it was."""
+    """A frozen group."""
 
     name: bytes
     last: int
@@ -109,7 +109,7 @@ class FrozenGroup:
 
 @dataclass(slots=True)
 class FrozenStream:
-    """A stream as it was."""
+    """A frozen stream."""
 
     shell: Stream  # entries and counters; without groups
     groups: list[FrozenGroup]
@@ -124,6 +124,6 @@ class FrozenStream:
         return cls(shell, [FrozenGroup.of(group) for group in groups.values()])
 
     def thaw(self) -> Stream:
-        """The stream; it takes over what was frozen, so only once."""
+        """Return the stream. It takes over the frozen data, so call this only once."""
         self.shell.groups = {group.name: group.thaw() for group in self.groups}
         return self.shell

@@ -1,6 +1,6 @@
-"""What persistence needs of whoever runs commands: a lock, the state, the settings, and places to hook in.
+"""The interface that persistence needs from the runner of commands: a lock, the state, settings, and hooks.
 
-The server's hub is one; this layer does not know it.
+The server's hub implements it; this layer does not import the hub.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.errors import CommandError
 
 
 class PersistenceSettings(Protocol):
-    """CONFIG."""
+    """The settings of CONFIG."""
 
     def __getitem__(self, name: str) -> bytes: ...
 
@@ -25,13 +25,13 @@ class PersistenceSettings(Protocol):
 
 
 class Host(Protocol):
-    """What runs the commands that are kept here."""
+    """The runner of the commands that are logged here."""
 
-    lock: Any  # an RLock: everything below is done under it
+    lock: Any  # an RLock that guards everything below
     keyspace: Keyspace
     dirty: int  # changes since the last snapshot
     gates: list[Any]  # (session, row, argv) -> CommandError or None: reasons to refuse a command
-    encoded_journal: Callable[[int, list[bytes]], None] | None  # as `journal`: a database, lines as they are written
+    encoded_journal: Callable[[int, list[bytes]], None] | None  # like `journal`: a database, encoded lines
     setting_hooks: list[Callable[[str], None]]  # called with the name of a setting that has changed
     before_replies: Callable[[], CommandError | None] | None  # called before replies go out
 
@@ -46,4 +46,4 @@ class Host(Protocol):
 
     def now_ms(self) -> int: ...
 
-    def keep_swept(self) -> None: ...  # keys may expire that it has not heard of
+    def keep_swept(self) -> None: ...  # its timer does not know of loaded keys that expire

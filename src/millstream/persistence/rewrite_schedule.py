@@ -1,4 +1,4 @@
-"""When the log was last rewritten, when it is to be rewritten again, and what INFO says about it."""
+"""The schedule of log rewrites: the last one, the next one, and their fields of INFO."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-_PATIENCE: Final = 3  # failures in a row after which we wait
+_PATIENCE: Final = 3  # failures in a row before the first delay
 _FIRST_DELAY_MS: Final = 60_000  # doubled with each failure
 _LONGEST_DELAY_MS: Final = 3_600_000
 
@@ -15,20 +15,20 @@ _LONGEST_DELAY_MS: Final = 3_600_000
 class Rewrites:
     """Counters of rewrites; times are Unix ms."""
 
-    started_ms: int | None = None  # of the one that runs
+    started_ms: int | None = None  # of the running rewrite
     ended_ms: int = 0
     last_took_s: int = -1
     last_failed: bool = False
     count: int = 0  # begun
     failures: int = 0  # in a row
-    size_after: int = 0  # of the log after the last one, or when it was loaded
+    size_after: int = 0  # size of the log after the last rewrite or after loading
 
     def begin(self, now_ms: int) -> None:
         self.started_ms = now_ms
         self.count += 1
 
     def end(self, now_ms: int, size: int, *, succeeded: bool) -> None:
-        """A rewrite is over; `size` is that of the whole log now."""
+        """Record the end of a rewrite. `size` is the size of the whole log now."""
         self.last_took_s = (now_ms - (self.started_ms or now_ms)) // 1000
         self.started_ms, self.ended_ms = None, now_ms
         self.last_failed = not succeeded
@@ -39,7 +39,7 @@ class Rewrites:
             self.failures += 1
 
     def is_due(self, size: int, now_ms: int, *, percentage: int, min_size: int) -> bool:
-        """Whether the log has grown by so much since the last one; after failures, not at once again."""
+        """Return whether the log has grown enough since the last rewrite. Failures delay the next try."""
         if not percentage or size <= min_size or now_ms - self.ended_ms < self._delay_ms():
             return False
         before = self.size_after or 1
@@ -51,7 +51,7 @@ class Rewrites:
         return min(_FIRST_DELAY_MS << (self.failures - _PATIENCE), _LONGEST_DELAY_MS)
 
     def info(self, now_ms: int, *, is_scheduled: bool) -> Iterator[tuple[str, object]]:
-        """The fields of INFO, in Redis's order."""
+        """Return the fields of INFO, in Redis's order."""
         yield "aof_rewrite_in_progress", int(self.started_ms is not None)
         yield "aof_rewrite_scheduled", int(is_scheduled)
         yield "aof_last_rewrite_time_sec", self.last_took_s

@@ -1,8 +1,8 @@
-"""A whole keyspace into one file, beside everything else: an RDB snapshot, or the base of a log.
+"""Write a whole keyspace into one file in the background: an RDB snapshot, or the base of a log.
 
-    freeze, under the lock ──▶ Dump.run, in a thread ──▶ a temporary file, synced ──▶ its owner gives it its name
+    freeze, under the lock ──▶ Dump.run, in a thread ──▶ a temporary file, synced ──▶ its owner renames it
 
-The thread shares the interpreter with those who serve clients, so it makes way for them: it rests as long as it has
+The thread shares the interpreter with the threads that serve clients, so it yields to them: it rests as long as it has
 worked, and meanwhile threads are switched often.
 """
 
@@ -26,18 +26,18 @@ from millstream.persistence.rdb.file import write_rdb
 
 _PIECE: Final = 1 << 18  # bytes written at a time
 _LONGEST_REST_S: Final = 0.1
-_SWITCH_S: Final = 0.0005  # how long a thread may keep the interpreter while others want it
+_SWITCH_S: Final = 0.0005  # how long a thread may keep the interpreter while others wait for it
 
 
 class Form(Enum):
-    """How a keyspace is written; the value is what its file's name ends with."""
+    """The format of a file; the value is the ending of its name."""
 
     RDB = "rdb"
     AOF = "aof"  # commands
 
 
 class Cancelled(Exception):
-    """The dump is no longer wanted."""
+    """The dump was cancelled."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class Dump:
 
     files: Files
     path: Path  # a temporary one
-    keyspace: Keyspace  # frozen, or under the lock until it is done
+    keyspace: Keyspace  # frozen, or guarded by the lock until the dump is done
     form: Form
-    now_ms: int  # idempotency records that have expired by then are left out of RDB
-    aux: Mapping[bytes, bytes] = field(default_factory=dict)  # what an RDB file says about itself
+    now_ms: int  # idempotency records expired by then are left out of RDB
+    aux: Mapping[bytes, bytes] = field(default_factory=dict)  # the AUX fields of an RDB file
     functions: Iterable[bytes] = ()
     makes_way: bool = False
     size: int = 0
@@ -58,16 +58,16 @@ class Dump:
     _rested_s: float = 0.0
 
     def run(self) -> None:
-        """Write the file and sync it. What goes wrong is in `error`, and nothing is left behind then."""
+        """Write the file and sync it. A failure is kept in `error` and leaves no file."""
         try:
             with _switching_often() if self.makes_way else contextlib.nullcontext():
                 self._write()
         except Exception as error:
-            self.error = error.with_traceback(None)  # which has this dump, and with it the whole copy
+            self.error = error.with_traceback(None)  # it refers to this dump, and so to the whole copy
             self.discard()
 
     def start(self, done: Callable[[Dump], None]) -> threading.Thread:
-        """Run in a thread of its own; `done` is called from there."""
+        """Run in a separate thread, which calls `done`."""
 
         def work() -> None:
             self.run()
@@ -78,11 +78,11 @@ class Dump:
         return thread
 
     def move_to(self, path: Path) -> None:
-        """Give the file its place."""
+        """Rename the file to its final path."""
         self.files.rename(self.path, path)
 
     def discard(self) -> None:
-        """Remove the file, if it is not in its place."""
+        """Remove the file, unless it has its final path."""
         with contextlib.suppress(OSError):
             self.files.remove(self.path)
 
@@ -116,7 +116,7 @@ class Dump:
 
 
 def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in longer pieces."""
+    """Yield the same bytes in longer pieces."""
     gathered: list[bytes] = []
     size = 0
     for part in parts:
@@ -131,7 +131,7 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _switching_often() -> Iterator[None]:
-    """Let others have the interpreter soon after they ask for it."""
+    """Make the interpreter switch threads often."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(min(before_s, _SWITCH_S))
     try:

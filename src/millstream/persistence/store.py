@@ -1,11 +1,11 @@
-"""A broker's state in a directory: loaded when it is opened, and from then on everything that changes it is kept.
+"""A broker's state in a directory: loaded when it is opened; from then on every change is logged.
 
     commands ──▶ log lines ── before replies go out ──▶ Journal, the append-only log
     once a second, in a thread of its own: sync, try again what failed, begin a rewrite or a snapshot that is due
 
-When the log cannot be written, what was just done is answered with an error, and commands that write are refused from
-then on, while reads go on. What is in memory and not in the log waits in line and is written as soon as that works
-again; so a command that was refused this way may still have happened, whole, as after a lost connection.
+When the log cannot be written, the commands just run are answered with an error, and further writes are refused, while
+reads go on. Changes that are in memory but not in the log are queued and written as soon as that works again; so a
+command that was refused this way may still have happened, whole, as after a lost connection.
 
 The host is whatever runs commands: it has the lock, the keyspace, the settings, and the hooks that are named below.
 """
@@ -49,8 +49,8 @@ CANNOT_TURN: Final = (
 )
 
 _RETRY_S: Final = 0.1  # while the log cannot be written
-_LONGEST_POSTPONED_S: Final = 2.0  # a write waits this long for a sync that does not end
-_LONGEST_JOIN_S: Final = 5.0  # a dump that is given up ends with the piece it is writing
+_LONGEST_POSTPONED_S: Final = 2.0  # the longest time that a write waits for a running sync
+_LONGEST_JOIN_S: Final = 5.0  # a cancelled dump ends after the piece it is writing
 _WRITING_SCRIPTS: Final = frozenset({"eval", "evalsha", "fcall"})
 
 
@@ -72,7 +72,7 @@ class Opened:
 
 
 class Store:
-    """The state of a host, kept in a directory."""
+    """The state of a host in a directory."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Store:
         in_background: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """When it is not to work in the background, nothing happens by itself: call `tick`."""
+        """Without background work nothing happens by itself: call `tick`."""
         self._host = host
         self._directory = directory
         self._files = files or RealFiles()
@@ -93,7 +93,7 @@ class Store:
         self._journal: Journal | None = None  # None: appendonly no
         self._failure: OSError | None = None  # why the log could not be written last time
         self._tried_s = 0.0  # when that was
-        self._postponed_s: float | None = None  # since when a write waits for a sync
+        self._postponed_s: float | None = None  # the time since which a write waits for a sync
         self._delayed_syncs = 0
         self._keeper: Ticker | None = None
         self.background = Background(host, self._files, directory, in_thread=in_background)
@@ -103,9 +103,9 @@ class Store:
     # Opening and closing
 
     def open(self) -> Opened:
-        """Load what is there and keep what happens from now on.
+        """Load the state and log every change from now on.
 
-        CorruptFile if it cannot be read, WriteFailed if it cannot be written, PersistenceError if another has it.
+        Raises CorruptFile if it cannot be read, WriteFailed if it cannot be written, PersistenceError if it is locked.
         """
         with self._host.lock:
             started_s = self._monotonic()
@@ -128,7 +128,7 @@ class Store:
             return opened
 
     def _lock(self) -> Callable[[], None]:
-        """Take the directory, and that of the log if a symbolic link leads elsewhere. Returns what gives them back."""
+        """Lock the directory, and that of the log if a link leads elsewhere. Returns a function that unlocks."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._files.lock(self._directory))
             logs = self._directory / os.fsdecode(self._config["appenddirname"])
@@ -197,7 +197,7 @@ class Store:
             self._keeper = Ticker(self)
 
     def close(self) -> None:
-        """Bring everything to the disk and let go of the directory. WriteFailed if the log cannot be finished."""
+        """Write everything to the disk and unlock the directory. Raises WriteFailed if the log cannot be finished."""
         with self._host.lock:
             if self._unlock is None:
                 return
@@ -219,7 +219,7 @@ class Store:
                 self._let_go()
 
     def abandon(self) -> None:
-        """In the child of a fork: give back the files as they are, they are the parent's. Waits for nobody."""
+        """Close all files in the child of a fork without a change: they belong to the parent. Does not wait."""
         self._let_go()
 
     def _disconnect(self) -> None:
@@ -254,7 +254,7 @@ class Store:
         return self.background.config
 
     def before_replies(self) -> CommandError | None:
-        """Write what was logged, and sync it if that is the policy; the error to answer with if that fails."""
+        """Write the logged lines, and sync them if the policy says so. Returns the error to answer if that fails."""
         journal = self._journal
         if journal is None or (journal.is_written and (journal.is_synced or not self._syncs_always(journal))):
             return None
@@ -263,14 +263,14 @@ class Store:
         return self._flush(journal)
 
     def commit(self) -> None:
-        """As before_replies, for those who cannot take replies back: raises WriteFailed."""
+        """Do the same as before_replies for callers that cannot take replies back. Raises WriteFailed."""
         with self._host.lock:
             if self.before_replies() is not None and self._failure is not None:
                 raise WriteFailed(self._directory, self._failure) from self._failure
 
     def _flush(self, journal: Journal) -> CommandError | None:
         self._tried_s = self._monotonic()
-        has_failed = self._failure is not None  # then only a sync proves that it works again
+        has_failed = self._failure is not None  # then only a successful sync proves that the disk works again
         try:
             journal.flush(sync=self._syncs_always(journal) or (has_failed and journal.policy is not FsyncPolicy.NO))
         except OSError as error:
@@ -288,11 +288,11 @@ class Store:
 
     @property
     def _spares_disk(self) -> bool:
-        """Whether nothing is synced because a file is being written in the background."""
+        """Return whether syncs are suspended because a file is being written in the background."""
         return self.background.is_busy and self._config.is_on("no-appendfsync-on-rewrite")
 
     def _may_postpone(self, journal: Journal) -> bool:
-        """Whether a write can wait for a sync that runs: the system would hold it up, and all clients with it."""
+        """Return whether a write may wait for a running sync, which would block it and with it all clients."""
         if not journal.is_syncing or journal.policy is FsyncPolicy.ALWAYS:
             self._postponed_s = None
             return False
@@ -318,7 +318,7 @@ class Store:
         return misconf(error)
 
     def _guard(self) -> None:
-        """Have the gate asked only while there is something to refuse: it costs every command a call."""
+        """Install the gate only while there is something to refuse: it costs every command a call."""
         gates = self._host.gates
         is_needed = self._failure is not None or self.background.snapshots.last_failed
         if is_needed and self._gate not in gates:
@@ -327,7 +327,7 @@ class Store:
             gates.remove(self._gate)
 
     def _gate(self, session: Any, row: Command, argv: list[bytes]) -> CommandError | None:
-        """Refuse commands that write while that could not be kept."""
+        """Refuse commands that write while the log cannot be written."""
         failure, snapshots = self._failure, self.background.snapshots
         if (failure is None and not snapshots.last_failed) or not _is_write(session, row):
             return None
@@ -341,7 +341,7 @@ class Store:
     # What is due
 
     def tick(self) -> None:
-        """Do what is due: try again what failed, sync, begin or end what runs in the background."""
+        """Do due work: repeat failed writes, sync, begin or end background work."""
         with self._host.lock:
             journal = self._journal
             if self._unlock is None:
@@ -351,7 +351,7 @@ class Store:
             is_everysec = journal is not None and journal.policy is FsyncPolicy.EVERYSEC and not self._spares_disk
             job = journal.begin_sync() if journal is not None and is_everysec else None
         if journal is not None and job is not None:
-            job.run()  # outside of the lock: everybody else goes on
+            job.run()  # outside of the lock, so that clients go on
             with self._host.lock:
                 try:
                     journal.end_sync(job)
@@ -365,22 +365,22 @@ class Store:
                 self.background.begin_what_is_due(journal, is_log_on=self._journal is not None)
             has_freed = self.background.take_freed()
         if has_freed:
-            give_back()  # outside of the lock: it may take a moment
+            give_back()  # outside of the lock, because it can take a moment
 
     @property
     def pause_s(self) -> float:
-        """When to call `tick` again."""
+        """Return the seconds until `tick` should be called again."""
         return PERIOD_S if self._failure is None else _RETRY_S
 
-    # What the administrator asks for
+    # Requests of the administrator
 
     @property
     def directory(self) -> Path:
-        """Where everything is."""
+        """Return the directory of all files."""
         return self._directory
 
     def settle(self, *, save: bool | None = False) -> None:
-        """Bring the log to the disk now, and write a snapshot: True yes, None if there are save points."""
+        """Write the log to the disk now. `save` writes a snapshot, too: True yes, None if there are save points."""
         if save or (save is None and self.background.save_points):
             self.background.save()
         try:
@@ -391,11 +391,11 @@ class Store:
             raise WriteFailed(self._directory, error) from error
 
     def begin_rewrite(self) -> None:
-        """Begin to rewrite the log; WriteFailed if not even that works."""
+        """Begin to rewrite the log. Raises WriteFailed if that is impossible."""
         self.background.begin_rewrite(self._journal_to_rewrite(), is_log_on=self._journal is not None)
 
     def _journal_to_rewrite(self) -> Journal:
-        """The log, or the one that is there although it is off: as in Redis it gets a new base then."""
+        """Return the log, or one that exists although logging is off: as in Redis it gets a new base."""
         if self._journal is not None:
             return self._journal
         journal = self._new_journal()
@@ -424,11 +424,13 @@ class Store:
         self._offer_journal()
 
     def _start_log(self) -> None:
-        """Begin a log with what is in memory now. As in Redis its base is written in the background, and until it is
-        there a crash leaves what there was before: INFO tells, aof_rewrite_in_progress and aof_rewrite_scheduled.
+        """Begin a log with the state in memory.
+
+        As in Redis its base is written in the background, and until it exists a crash leaves the old state: see
+        aof_rewrite_in_progress and aof_rewrite_scheduled of INFO.
         """
         background = self.background
-        if background.rewrites.started_ms is not None:  # of a log that is off, for which it would count
+        if background.rewrites.started_ms is not None:  # of a log that is off, which could otherwise adopt it
             background.cancel()
         journal = self._journal_to_rewrite()
         if background.is_busy:  # with a snapshot
@@ -439,7 +441,7 @@ class Store:
         self._journal = journal
 
     def _finish_base(self) -> None:
-        """If the log still waits for its first base, write that now."""
+        """Write the first base of the log now if it is missing."""
         if self._journal is not None and self._journal.is_waiting:
             self.background.cancel()
             self.background.is_rewrite_scheduled = False
@@ -489,7 +491,7 @@ class Store:
             db.order = None
 
     def info(self) -> Iterator[tuple[str, object]]:
-        """The fields of INFO persistence, in Redis's order."""
+        """Return the fields of INFO persistence, in Redis's order."""
         yield from self.background.info(self._host.dirty)
         yield "aof_last_write_status", "ok" if self._failure is None else "err"
         yield "aof_last_cow_size", 0
@@ -504,12 +506,12 @@ class Store:
 
 
 def misconf(error: OSError) -> CommandError:
-    """What a command that writes is answered with while the log cannot be written."""
+    """Return the answer to a command that writes while the log cannot be written."""
     return fault(f"MISCONF Errors writing to the AOF file: {error.strerror or error}")
 
 
 def _is_write(session: Any, row: Command) -> bool:
-    """Whether a command may change something; scripts may, unless they promise not to."""
+    """Return whether a command may change something. Scripts may, unless they declare not to."""
     if row.name == "exec":
         return any("write" in queued.flags for queued, _ in session.queue or ())
     return "write" in row.flags or row.name in _WRITING_SCRIPTS

@@ -1,6 +1,6 @@
-"""The thread of a store: it calls `tick` once a second, and sooner while there is something to try again.
+"""The thread of a store: it calls `tick` once a second, and sooner while something must be repeated.
 
-It does not keep the store alive: one that nobody uses goes away, and the thread with it.
+It does not keep the store alive: an unused store is collected, and the thread ends.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 logger = logging.getLogger(__name__)
 
-PERIOD_S: Final = 1.0  # how far everysec may be behind, and how often everything else is looked at
+PERIOD_S: Final = 1.0  # the delay of everysec, and the interval of all other checks
 
 
 class Kept(Protocol):
-    """What is kept going: a store."""
+    """A store, as the ticker sees it."""
 
     @property
     def pause_s(self) -> float: ...
@@ -36,12 +36,12 @@ class Ticker:
         threading.Thread(target=self._work, name="millstream-keeper", daemon=True).start()
 
     def stop(self) -> None:
-        """Let the thread end; it may be in the middle of a sync."""
+        """Make the thread end; it may be in the middle of a sync."""
         self._is_stopped = True
         self._woken.set()
 
     def hurry(self) -> None:
-        """Call `tick` sooner: there is something to try again."""
+        """Call `tick` sooner, because something must be repeated."""
         self._woken.set()
 
     def _work(self) -> None:
@@ -54,7 +54,7 @@ class Ticker:
                 return
             try:
                 store.tick()
-            except BaseException:  # the thread goes on: without it nothing would be synced any more
+            except BaseException:  # the thread goes on: without it nothing would be synced
                 logger.exception("Keeping failed in a way it must not")
             pause_s = store.pause_s
             del store

@@ -34,7 +34,7 @@ def check(file: str, *, fix: bool, yes: bool, as_json: bool) -> None:
 
 
 def _facts(file: str, report: checking.CheckReport) -> dict[str, Any]:
-    """A report for programs."""
+    """Return a report for programs."""
     damage = report.damage
     return {
         "file": file,

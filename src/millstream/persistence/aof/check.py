@@ -1,4 +1,4 @@
-"""Is a log, or a snapshot, whole? And if not: where is it damaged, and what can be kept of it?
+"""Check whether a log or a snapshot is whole, where it is damaged, and how much can be kept.
 
     check(path)    a directory with a log or a snapshot, a manifest, a log file, a snapshot
     fix            cuts the file after its last whole command, after copying it beside itself
@@ -33,17 +33,17 @@ from millstream.persistence.files import (
 from millstream.persistence.rdb.file import read_rdb
 
 _NEVER_MS: Final = 0  # no key has expired by then
-_MOST_TRIES: Final = 100  # of a log whose files are replaced while it is read
+_MOST_TRIES: Final = 100  # tries for a log whose files are replaced while it is read
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first thing that is wrong."""
+    """The first damage in a file."""
 
     path: Path
     at: int
     reason: str
-    keeps: int | None  # how many bytes a repair would keep; None: it cannot be repaired
+    keeps: int | None  # the bytes that a repair would keep; None: it cannot be repaired
     is_torn: bool = False  # only the end is missing: a server cuts it off by itself
     is_missing: bool = False  # the file is not there
 
@@ -53,7 +53,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found."""
+    """The result of a check."""
 
     files: int
     commands: int
@@ -61,17 +61,17 @@ class CheckReport:
     fixed: bool = False
     copy: Path | None = None  # of the damaged file as it was
     foreign: str | None = None  # why there is nothing to check: not ours, or of a newer version
-    in_use: str | None = None  # who has the directory: nothing was changed
-    unfinished_at: int | None = None  # of a log in use: here a command begins that is not all there yet
+    in_use: str | None = None  # the process that has locked the directory; nothing was changed
+    unfinished_at: int | None = None  # of a log in use: the offset of a command that is not complete yet
 
     @property
     def ok(self) -> bool:
-        """Whether everything is whole, now."""
+        """Return whether everything is whole now."""
         return self.foreign is None and (self.damage is None or self.fixed)
 
     @property
     def text(self) -> str:
-        """The report for people."""
+        """Return the report as text."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _repair(files: Files, path: Path, keeps: int) -> Path:
 
 
 def _lock_directories(files: Files, path: Path) -> list[Path]:
-    """The directories whose lock may cover a path: its own, and the one above for what is in `appenddirname`."""
+    """Return the directories whose lock may cover a path: its own, and the parent for files in `appenddirname`."""
     path = files.resolve(path)
     directory = path if files.is_directory(path) else path.parent
     return [directory, directory.parent]
@@ -150,7 +150,7 @@ def _lock_directories(files: Files, path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _locked(files: Files, path: Path) -> Iterator[None]:
-    """Keep brokers out; a file outside of any directory that a broker has ever opened needs no lock."""
+    """Lock brokers out. A file outside of every directory that a broker has opened needs no lock."""
     directories = [each for each in _lock_directories(files, path) if files.is_locked_by(each) is not None]
     with contextlib.ExitStack() as stack:
         for directory in directories:
@@ -159,7 +159,7 @@ def _locked(files: Files, path: Path) -> Iterator[None]:
 
 
 def _look(files: Files, path: Path) -> CheckReport:
-    """Check without changing anything; what a broker that runs is just writing is no damage."""
+    """Check without changing anything. An unfinished command of a running broker is not damage."""
     holders = [files.is_locked_by(each) for each in _lock_directories(files, path)]
     in_use = next(filter(None, holders), None)
     report = _check_all(files, path)
@@ -172,7 +172,7 @@ def _look(files: Files, path: Path) -> CheckReport:
         report = _check_all(files, path)
         if report.damage == missing:
             break
-        # A rewrite had replaced the files that the manifest named: what counts is the next report.
+        # A rewrite has replaced the files that the manifest named, so check again.
     if report.damage is not None and report.damage.is_torn:
         report = replace(report, damage=None, unfinished_at=report.damage.keeps)
     return replace(report, in_use=in_use)
@@ -196,7 +196,7 @@ def _check_all(files: Files, path: Path) -> CheckReport:
 
 
 def _manifest_of(files: Files, path: Path) -> Path | None:
-    """The manifest that a path names or holds."""
+    """Return the manifest that a path names or contains."""
     if path.suffix == ".manifest":
         return path
     for name in files.names(path):
@@ -233,7 +233,7 @@ def _check_log(files: Files, directory: Path, manifest: Manifest) -> CheckReport
 
 
 def _check_lone(files: Files, path: Path) -> CheckReport:
-    """Check a file that no manifest vouches for."""
+    """Check a file that no manifest names."""
     if not files.exists(path):
         return CheckReport(0, 0, Damage(path, 0, "there is no such file", None))
     why = why_foreign(files, path)
@@ -258,7 +258,7 @@ def _check_one(files: Files, path: Path, *, is_last: bool) -> CheckReport:
 
 
 def _check_preamble(files: Files, path: Path) -> int:
-    """Read the RDB that a file may begin with; where the commands start."""
+    """Read the RDB at the beginning of a file, if there is one. Returns the offset of the commands."""
     source = ByteSource(files.read(path))
     if not source.starts_with(RDB_MAGICS):
         return 0

@@ -1,4 +1,4 @@
-"""The forms that make up nearly all of a log, applied without parsing what they leave no choice about.
+"""Fast paths for the few command forms that make up nearly all of a log.
 
     XADD key id field value …                                      an entry appended
     XCLAIM key group consumer 0 id TIME t RETRYCOUNT n FORCE JUSTID LASTID id    an entry delivered
@@ -6,8 +6,8 @@
     XGROUP SETID key group id ENTRIESREAD n                        how far the group has come with it
     XACK key group id                                              an entry acknowledged
 
-Each function applies its command and answers True, or has changed nothing and answers False: then it is for the
-engine's own command, as is everything that is not quite of this form. A test holds both ways against each other.
+Each function applies its command and returns True, or changes nothing and returns False; then the engine's general
+command must run. A test compares both paths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Form = Callable[[list[bytes]], bool]
 
 
 class HotForms:
-    """Applies hot forms to the database that is selected."""
+    """Applies hot forms to the selected database."""
 
     def __init__(self, keyspace: Keyspace, now_ms: int) -> None:
         self._keyspace = keyspace
@@ -37,17 +37,17 @@ class HotForms:
             b"XGROUP": self.xgroup,
             b"XACK": self.xack,
         }
-        self._ms = b""  # the first half of the last id that was appended, and the key it begins with
+        self._ms = b""  # the first half of the last appended id, and its key
         self._first_key = 0
         self.select(0)
 
     def select(self, db: int) -> None:
-        """Go on in this database."""
+        """Select a database."""
         self.db = self._keyspace.databases[db]
         self._values = self.db.values
         self._settings = self._keyspace.settings
         self._group: Group | None = None  # of the last claim
-        # Where its next entry should be: behind the one that was delivered last.
+        # The expected position of its next entry: after the last delivered one.
         self._block: Block | None = None
         self._at = 0
 
@@ -114,7 +114,7 @@ class HotForms:
             and block.ids[at - 1] is mark
             and block.ids[at] == entry_id
         ):
-            self._group, self._block, self._at = group, block, at  # right behind the last one, as most are
+            self._group, self._block, self._at = group, block, at  # right after the last one, as in most cases
         else:
             block = self._find_new(stream, group, entry_id)
             if block is None or not self._follow_last(group, last):
@@ -152,7 +152,7 @@ class HotForms:
         return True
 
     def _find_new(self, stream: Stream, group: Group, entry_id: bytes) -> Block | None:
-        """The block of an entry that is above all pending ones, else None; its place is noted."""
+        """Return the block of an entry above all pending ones, else None. Its position is noted."""
         if entry_id in group.pending.by_id or not is_above(entry_id, group.pending.order.newest):
             return None
         if group is not self._group:
@@ -169,9 +169,9 @@ class HotForms:
         return found[0]
 
     def _follow_last(self, group: Group, last: bytes) -> bool:
-        """Do what LASTID asks for: move the group on, if it is behind. False: this is no id as we write it."""
+        """Apply LASTID: advance the group if it is behind. Returns False for an id in another form."""
         if last == group.mark and group.block is not None:
-            return True  # `mark` is the id the group stands at
+            return True  # `mark` is the last delivered id of the group
         key = as_key(last)
         if key is None:
             return False
@@ -213,7 +213,7 @@ class HotForms:
 
 
 def as_key(entry_id: bytes) -> int | None:
-    """The key of an id in the form we write ourselves, None for every other."""
+    """Return the key of an id in the form that this server writes, None for other forms."""
     ms, _, seq = entry_id.partition(b"-")
     if not ms.isdigit() or not seq.isdigit() or len(ms) > 18 or len(seq) > 18:
         return None
@@ -223,7 +223,7 @@ def as_key(entry_id: bytes) -> int | None:
 
 
 def is_above(entry_id: bytes, other: bytes) -> bool:
-    """Whether an id is above another, by their texts: more digits are more. An empty one is below all."""
+    """Return whether an id is above another, by their texts: more digits mean more. An empty id is below all."""
     dash, other_dash = entry_id.find(b"-"), other.find(b"-")
     if dash != other_dash:
         return dash > other_dash

@@ -1,14 +1,14 @@
-"""The files of one append-only log: loading them, writing on, going over to a new base.
+"""The files of one append-only log: load them, append, switch to a new base.
 
     load ──▶ manifest ──▶ base, increments ──▶ state
     append ──▶ AppendLog ── flush ──▶ the last increment
-    switch ──▶ a new increment: from here on a rewrite need not look back
-    adopt ──▶ a new base holds everything before that increment, and the manifest says so
-    remove_old, forget_old ──▶ the files that it replaces go
+    switch ──▶ a new increment: a rewrite covers everything before it
+    adopt ──▶ the manifest names a new base with everything before that increment
+    remove_old, forget_old ──▶ the replaced files are removed
 
-Whatever moment the power is cut at, the manifest on the disk names files that are whole: a file is named only once it
-is there, and is removed only once it is not named. Every method but `remove_old` is called under the owner's lock.
-Failures of the system come out as OSError, and leave everything as it was, or to be tried again.
+At any power cut the manifest on the disk names whole files: a file is named only once it exists, and removed only
+once it is not named. Every method but `remove_old` is called under the owner's lock. Failures of the system are
+raised as OSError and leave everything unchanged, or to be repeated.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from millstream.persistence.files import Files, Handle, free_name, write_file
 
 logger = logging.getLogger(__name__)
 
-TEMPORARY: Final = "temp-"  # files that begin like this were never finished
+TEMPORARY: Final = "temp-"  # files with this prefix were never finished
 
 
 @dataclass(slots=True)
 class Loading:
-    """What was found in a log."""
+    """The result of loading a log."""
 
     files: int = 0
     commands: int = 0
@@ -61,7 +61,7 @@ class SyncJob:
     error: OSError | None = None
 
     def run(self) -> None:
-        """Sync; whether that went well is in `error`."""
+        """Sync the file. A failure is kept in `error`."""
         try:
             self.log.handle.sync()
         except OSError as error:
@@ -78,12 +78,12 @@ class Journal:
         self._policy = policy
         self._manifest = Manifest()
         self._log: AppendLog | None = None  # None: nothing is written
-        self._old_bytes = 0  # of all files but the one that is written to
+        self._old_bytes = 0  # of all files except the one that is written
         self._job: SyncJob | None = None
         self._retired: list[Handle] = []  # to be closed once no sync runs
         self._is_closed = False
         self._is_waiting = False  # it is begun and has no base yet
-        self._orphans: list[LogFile] = []  # files that a manifest may name that was not written for sure
+        self._orphans: list[LogFile] = []  # files that a manifest on the disk may name, since its write is uncertain
 
     # Loading
 
@@ -92,7 +92,7 @@ class Journal:
         return self._directory / f"{self._stem}.manifest"
 
     def exists(self) -> bool:
-        """Whether there is a log; one of Redis 6 and before, a single file, is moved to its place."""
+        """Return whether there is a log. The single file of Redis 6 and earlier is moved into the directory."""
         self._adopt_single_file()
         return self._files.exists(self.manifest_path)
 
@@ -148,7 +148,7 @@ class Journal:
         return loading
 
     def look(self) -> None:
-        """Read the manifest, and nothing else."""
+        """Read the manifest only."""
         self._manifest = self._read_manifest().with_numbers_of(self._manifest)
 
     def _read_manifest(self) -> Manifest:
@@ -178,7 +178,7 @@ class Journal:
         return cut_bytes
 
     def _remove_leftovers(self) -> None:
-        """Remove what a rewrite replaced, or did not finish."""
+        """Remove files that a rewrite has replaced or not finished."""
         for name in self._files.names(self._directory):
             if name.startswith(TEMPORARY):
                 self.remove_old((LogFile(name, 0),))
@@ -195,7 +195,7 @@ class Journal:
     # Writing
 
     def start(self) -> None:
-        """Go on writing behind what was loaded, in a new increment if there is none."""
+        """Continue after the loaded data, in a new increment if there is none."""
         self._remove_leftovers()
         if not self._manifest.incrs:
             self.switch()
@@ -221,27 +221,27 @@ class Journal:
 
     @property
     def is_written(self) -> bool:
-        """Whether nothing waits to be written."""
+        """Return whether nothing waits to be written."""
         return self._log is None or not self._log.waiting_bytes
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything is on the device."""
+        """Return whether everything is on the device."""
         return self._log is None or self._log.is_synced
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a sync runs outside of the lock."""
+        """Return whether a sync runs outside of the lock."""
         return self._job is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether this log has no base yet: the manifest does not name it, and what is there is an older one."""
+        """Return whether this log has no base yet: the manifest does not name it and may belong to an older log."""
         return self._is_waiting
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return self._old_bytes + (self._log.size if self._log is not None else 0)
 
     @property
@@ -249,17 +249,17 @@ class Journal:
         return self._log.waiting_bytes if self._log is not None else 0
 
     def append(self, lines: Iterable[LogLine]) -> None:
-        """Take in lines; `flush` writes them."""
+        """Queue lines; `flush` writes them."""
         assert self._log is not None, "the log is not open"
         self._log.append(lines)
 
     def append_encoded(self, db: int, pieces: list[bytes]) -> None:
-        """As append, for lines of one database as they stand in the log, in pieces."""
+        """Queue encoded lines of one database, in pieces."""
         assert self._log is not None, "the log is not open"
         self._log.append_encoded(db, pieces)
 
     def flush(self, *, sync: bool) -> None:
-        """Write what waits and, if asked to, bring it to the device."""
+        """Write the queued lines and, on request, sync them."""
         log = self._log
         if log is None:
             return
@@ -269,7 +269,7 @@ class Journal:
             log.sync()
 
     def begin_sync(self) -> SyncJob | None:
-        """A sync to be run outside of the lock and given back to `end_sync`; None if there is nothing to sync."""
+        """Return a sync to run outside of the lock and to pass to `end_sync`; None if there is nothing to sync."""
         log = self._log
         if log is None or self._job is not None or not (chunks := log.begin_sync()):
             return None
@@ -277,7 +277,7 @@ class Journal:
         return self._job
 
     def end_sync(self, job: SyncJob) -> None:
-        """Take note of how a sync went; raises its error."""
+        """Record the end of a sync. Raises its error."""
         self._job = None
         while self._retired:
             self._retired.pop().close()
@@ -287,7 +287,7 @@ class Journal:
                 raise job.error
 
     def close(self) -> None:
-        """Write nothing any more; flush first."""
+        """Stop writing. Call flush first."""
         self._is_closed = True
         self._close_log()
 
@@ -303,16 +303,16 @@ class Journal:
     # Rewriting
 
     def switch(self, *, is_first: bool = False) -> LogFile:
-        """Go on in a new increment, so that everything before it can be replaced; the increment.
+        """Continue in a new increment, so that everything before it can be replaced. Returns the increment.
 
-        What was written before is synced first: after a power cut nothing may be missing before something that is not.
-        The first one of a log is not named before it has a base: what an older log holds does not belong to it.
+        Earlier data is synced first: after a power cut nothing may be missing before data that exists. The first
+        increment of a log is not named before it has a base, because an older log may exist.
         """
         self.flush(sync=True)
         self.make_room()
         manifest = self._manifest.with_incr(self._stem)
         new = manifest.incrs[-1]
-        # the number is used up, whatever happens now
+        # the number is not reused, whatever happens now
         self._manifest = self._manifest.with_numbers_of(manifest)
         handle = self._files.create(self._directory / new.name)
         try:
@@ -331,9 +331,9 @@ class Journal:
         return new
 
     def make_room(self) -> None:
-        """Have a directory to write to; a log that was never on has none yet.
+        """Create the directory if it is missing, as for a log that was never on.
 
-        The numbers of files in it are used up: one that no manifest names may be all that is left of somebody's log.
+        The numbers of existing files are not reused: a file that no manifest names may be the rest of a lost log.
         """
         self._files.make_directory(self._directory)
         names = self._files.names(self._directory)
@@ -345,20 +345,20 @@ class Journal:
         self._manifest = self._manifest.with_numbers_of(used)
 
     def new_base(self, ending: str) -> LogFile:
-        """The base that is to be written."""
+        """Return the base to write."""
         self._manifest = self._manifest.with_new_base_number()
         return self._manifest.latest_base(self._stem, ending)
 
     def path_of(self, file: LogFile) -> Path:
-        """Where a file is, or will be."""
+        """Return the path of a file."""
         return self._directory / file.name
 
     def temporary_path_of(self, file: LogFile) -> Path:
-        """Where to write a file until it is whole; nobody else's, also not that of one that was given up."""
+        """Return a unique path for writing a file until it is whole."""
         return self._directory / f"{TEMPORARY}{uuid4().hex}-{file.name}"
 
     def adopt(self, base: LogFile, since: LogFile | None) -> None:
-        """A base is whole and in its place: let it take over from all before the increment `since`, or from all."""
+        """Adopt a finished base in place of all files before the increment `since`, or of all files."""
         manifest = self._manifest.with_base(base, since)
         try:
             self._write_manifest(manifest)
@@ -373,17 +373,17 @@ class Journal:
 
     @property
     def old(self) -> tuple[LogFile, ...]:
-        """Files that nobody needs any more."""
+        """Return the files that are not needed any more."""
         return self._manifest.history
 
     def remove_old(self, old: tuple[LogFile, ...]) -> None:
-        """Remove such files; removing large ones takes a while, so nobody should have to wait for it."""
+        """Remove files that are not needed. Large ones take a while, so call this without the lock."""
         for file in old:
-            with contextlib.suppress(OSError):  # it takes up room, and that is all
+            with contextlib.suppress(OSError):  # it only takes up space
                 self._files.remove(self._directory / file.name)
 
     def forget_old(self, removed: tuple[LogFile, ...]) -> None:
-        """They are removed: the manifest need not name them. Not after the end, when it is another's."""
+        """Drop removed files from the manifest, unless the log was closed and may belong to another process."""
         if removed and not self._is_closed:
             kept = tuple(file for file in self._manifest.history if file not in removed)
             self._manifest = replace(self._manifest, history=kept)

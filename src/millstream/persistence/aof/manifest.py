@@ -1,15 +1,15 @@
-"""Which files make up an append-only log: Redis's manifest, as text and as a value.
+"""The files of an append-only log: Redis's manifest, as text and as a value.
 
     appendonlydir/
       appendonly.aof.manifest      file appendonly.aof.2.base.rdb seq 2 type b
                                    file appendonly.aof.3.incr.aof seq 3 type i
                                    file appendonly.aof.4.incr.aof seq 4 type i
-      appendonly.aof.2.base.rdb    everything up to some moment
-      appendonly.aof.3.incr.aof    what happened since
-      appendonly.aof.4.incr.aof    and since then: the one that is written to
+      appendonly.aof.2.base.rdb    the state at some moment
+      appendonly.aof.3.incr.aof    the changes since then
+      appendonly.aof.4.incr.aof    later changes: the file that is written
 
-Type h marks files that are history: a rewrite has replaced them, and they only wait to be removed. Numbers are never
-used again, also not when a rewrite fails: nobody knows whether the manifest that names them had reached the disk.
+Type h marks history: files that a rewrite has replaced and that wait for removal. Numbers are never reused, even
+after a failed rewrite, because the manifest that names them may have reached the disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogFile:
     seq: int
 
     def line(self, kind: str) -> str:
-        """How the manifest names it; a name with special characters is quoted."""
+        """Return the line of the manifest. A name with special characters is quoted."""
         return f"file {_quoted(self.name)} seq {self.seq} type {kind}\n"
 
 
@@ -44,11 +44,11 @@ class Manifest:
     base: LogFile | None = None
     incrs: tuple[LogFile, ...] = ()
     history: tuple[LogFile, ...] = ()
-    base_seq: int = 0  # the highest number given to a base file
-    incr_seq: int = 0  # the same of incremental files
+    base_seq: int = 0  # the highest used number of a base file
+    incr_seq: int = 0  # the highest used number of an incremental file
 
     def to_text(self) -> str:
-        """As it is written down: base, history, increments."""
+        """Return the text of the manifest: base, history, increments."""
         lines = [] if self.base is None else [self.base.line("b")]
         lines += [file.line("h") for file in self.history]
         lines += [file.line("i") for file in self.incrs]
@@ -56,17 +56,17 @@ class Manifest:
 
     @property
     def replayed(self) -> tuple[LogFile, ...]:
-        """The files to load, in order."""
+        """Return the files to load, in order."""
         return self.incrs if self.base is None else (self.base, *self.incrs)
 
     def with_incr(self, stem: str) -> Manifest:
-        """One more incremental file, which is the one to write to."""
+        """Return the manifest with one more incremental file, which is the one to write."""
         seq = self.incr_seq + 1
         new = LogFile(f"{stem}.{seq}.incr.aof", seq)
         return replace(self, incrs=(*self.incrs, new), incr_seq=seq)
 
     def with_base(self, base: LogFile, since: LogFile | None) -> Manifest:
-        """A new base that holds everything before the incremental file `since`; what it replaces is history."""
+        """Return the manifest with a new base that covers everything before `since`. Replaced files become history."""
         at = len(self.incrs) if since is None else self.incrs.index(since)
         old = (*self.incrs[:at], *((self.base,) if self.base is not None else ()))
         return replace(
@@ -74,15 +74,15 @@ class Manifest:
         )
 
     def with_new_base_number(self) -> Manifest:
-        """One more number of a base is used up."""
+        """Return the manifest with one more used number of a base."""
         return replace(self, base_seq=self.base_seq + 1)
 
     def latest_base(self, stem: str, ending: str) -> LogFile:
-        """The base with the last number; `ending` is rdb or aof."""
+        """Return the base with the last number. `ending` is rdb or aof."""
         return LogFile(f"{stem}.{self.base_seq}.base.{ending}", self.base_seq)
 
     def with_numbers_of(self, other: Manifest) -> Manifest:
-        """The same files; numbers that the other has given out are used up."""
+        """Return the same files, with the numbers that the other manifest has used."""
         return replace(self, base_seq=max(self.base_seq, other.base_seq), incr_seq=max(self.incr_seq, other.incr_seq))
 
 
@@ -128,7 +128,7 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def _take_line(found: _Parsed, words: list[str]) -> None:
-    """Take in one line; keys that are not known are passed over, as Redis does."""
+    """Read one line. Unknown keys are ignored, as in Redis."""
     if len(words) < 6 or len(words) % 2:
         raise ValueError("it is not made of names and values")
     values = dict(zip([word.lower() for word in words[::2]], words[1::2], strict=True))
@@ -159,7 +159,7 @@ def _quoted(name: str) -> str:
 
 
 def _words(line: str) -> list[str]:
-    """The words of a line; one in double quotes may hold blanks and escapes."""
+    """Return the words of a line. A word in double quotes may contain blanks and escapes."""
     words: list[str] = []
     at = 0
     while at < len(line):
@@ -178,7 +178,7 @@ def _words(line: str) -> list[str]:
 
 
 def _unquote(line: str, at: int) -> tuple[str, int]:
-    """The word up to its closing quote, and the place after it."""
+    """Return the word up to its closing quote, and the position after it."""
     chars: list[str] = []
     while at < len(line):
         if line[at] == '"':

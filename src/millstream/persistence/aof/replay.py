@@ -1,4 +1,4 @@
-"""A log into state: every command of its files run again, in order.
+"""Replay a log: run every command of its files again, in order.
 
     file ── RDB preamble, if it has one ──▶ keyspace
       └──── hiredis ──▶ argv ── MULTI … EXEC held back ──▶ hot forms, or the engine's own dispatch ──▶ keyspace
@@ -34,38 +34,38 @@ from millstream.persistence.rdb.file import read_rdb
 
 logger = logging.getLogger(__name__)
 
-Other = Callable[[int, list[bytes]], bool]  # runs a command that the engine does not have; False: unknown
+Other = Callable[[int, list[bytes]], bool]  # runs a command that the engine does not have; returns False if unknown
 
 RDB_MAGICS: Final = (b"REDIS", b"VALKEY")
 _SENTINEL: Final = [b"millstream: nothing follows"]
-# The reader moves what it has not read yet to the front every kilobyte, so it is not given much at a time.
+# The reader moves unread bytes to the front every kilobyte, so feed it small pieces.
 _BITE: Final = 1 << 14
-_OTHERS: Final = frozenset({b"select", b"function"})  # known, and not the engine's
+_OTHERS: Final = frozenset({b"select", b"function"})  # known, but not in the engine
 _MULTI: Final = frozenset({b"MULTI", b"multi"})
 _EXEC: Final = frozenset({b"EXEC", b"exec"})
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What a file held."""
+    """The result of replaying a file."""
 
     commands: int = 0
-    errors: int = 0  # commands that were answered with an error: passed over, as Redis does
+    errors: int = 0  # commands that were answered with an error: ignored, as in Redis
     keys: int = 0  # of an RDB preamble
-    size: int = 0  # where the last whole command or transaction ends
-    torn_at: int | None = None  # the same, if something follows that is not whole
+    size: int = 0  # the end of the last whole command or transaction
+    torn_at: int | None = None  # the same, if an incomplete one follows
     tail_holds_commands: bool = False  # what follows contains whole commands, inside a word
     functions: tuple[bytes, ...] = ()  # libraries of an RDB preamble
 
 
 def is_known(name: bytes) -> bool:
-    """Whether a log may hold a command of this name, apart from MULTI and EXEC."""
+    """Return whether a log may contain a command of this name, apart from MULTI and EXEC."""
     name = name.lower()
     return name in TABLE or name in RESTORING.commands or name in _OTHERS
 
 
 class Tripped(Exception):
-    """Something that is no command, or half of one; the message says what, if that is known."""
+    """The fast reader met something that is not a whole command; the message may say what."""
 
 
 class Replay:
@@ -74,7 +74,7 @@ class Replay:
     def __init__(
         self, keyspace: Keyspace, now_ms: int, other: Other | None = None, *, uses_hot_forms: bool = True
     ) -> None:
-        """`other` runs what the engine does not know. Without hot forms everything goes the general way."""
+        """`other` runs commands that the engine does not have. Without hot forms all commands take the general path."""
         self._keyspace = keyspace
         self._now_ms = now_ms
         self._other = other
@@ -85,13 +85,13 @@ class Replay:
     def _begin(self, path: Path) -> None:
         self._path = path
         self._hot.select(0)
-        self._queue: list[list[bytes]] | None = None  # the commands of a transaction so far
-        self._multi_at = 0  # how many commands came before its MULTI
+        self._queue: list[list[bytes]] | None = None  # the commands of the open transaction
+        self._multi_at = 0  # the number of commands before its MULTI
         self._done = 0  # commands seen in this file
         self._found = Replayed()
 
     def file(self, files: Files, path: Path) -> Replayed:
-        """Apply a whole file; a torn end is reported and not applied. CorruptFile if it cannot be read through."""
+        """Apply a whole file. A torn end is reported and not applied. Raises CorruptFile if there is other damage."""
         self._begin(path)
         size = files.size(path)
         with _without_garbage_collection():
@@ -109,12 +109,12 @@ class Replay:
         return found
 
     def _preamble(self, files: Files, path: Path) -> int:
-        """Load the RDB that a file may begin with; where the commands start."""
+        """Load the RDB at the beginning of a file, if there is one. Returns the offset of the commands."""
         source = ByteSource(files.read(path))
         if not source.starts_with(RDB_MAGICS):
             return 0
         try:
-            # As of time 0 nothing has expired: what did so since is in the log that follows, or is swept later.
+            # At time 0 nothing has expired: later expiries are in the following log, or keys are swept later.
             loaded = read_rdb(source.read, 0, keyspace=self._keyspace, keep_expired=True)
         except BadFormat as error:
             raise CorruptFile.of(path, error, source.given) from error
@@ -125,7 +125,7 @@ class Replay:
     # Reading
 
     def _read_fast(self, chunks: Iterable[bytes]) -> bool:
-        """Apply commands until the end or until something that is no whole command; whether all was whole."""
+        """Apply commands up to the end or to something that is not a whole command. Returns whether all was whole."""
         reader = hiredis.Reader()
         reader.setmaxbuf(0)
         try:
@@ -133,15 +133,15 @@ class Replay:
                 for at in range(0, len(chunk), _BITE):
                     reader.feed(chunk, at, min(_BITE, len(chunk) - at))
                     self._drain(reader.gets)
-            # After a whole command the reader takes this for one; inside of another it cannot.
+            # After a whole command the reader takes this for one; inside a command it cannot.
             reader.feed(b"*1\r\n$%d\r\n%b\r\n" % (len(_SENTINEL[0]), _SENTINEL[0]))
             return reader.gets() == _SENTINEL and self._queue is None
         except (Tripped, hiredis.ProtocolError, TypeError, AttributeError, LookupError, MemoryError):
-            # no RESP; or RESP that is no list, an empty one, or one of things that are no bytes
+            # not RESP, or RESP that is not a non-empty list of bytes
             return False
 
     def _drain(self, gets: Callable[[], Any]) -> None:
-        """Apply what is there: `_take` written out, since a start spends its time here."""
+        """Apply the parsed commands. `_take` is inlined, since a start spends its time here."""
         forms, queue, done = self._forms, self._queue, self._done
         try:
             for argv in iter(gets, False):
@@ -164,7 +164,7 @@ class Replay:
             self._queue, self._done = queue, done
 
     def _read_exactly(self, scanner: Scanner) -> None:
-        """Go on where the fast reader stopped, command by command, and note where a torn end begins."""
+        """Continue where the fast reader stopped, command by command, and note the offset of a torn end."""
         path, applied, seen, here, multi_start = self._path, self._done, 0, 0, 0
         try:
             for command in scanner:
@@ -181,10 +181,10 @@ class Replay:
             raise CorruptFile(path, damage.at, damage.reason, can_be_cut=True) from damage
         except Tripped as tripped:
             raise CorruptFile(path, here, str(tripped), can_be_cut=True) from tripped
-        if seen < applied:  # nothing that is applied may be cut
+        if seen < applied:  # an applied command must not be cut
             raise CorruptFile(path, scanner.end, "a word does not end where it should", can_be_cut=True)
         if self._queue is not None:
-            # A damaged EXEC would swallow all that follows: that is not for us to cut.
+            # A damaged EXEC would swallow all that follows, so this must not be cut.
             unknown = next((argv[0] for argv in self._queue if not is_known(argv[0])), None)
             if unknown is not None:
                 reason = f"the transaction does not end, and holds the command {unknown[:64]!r}, which is not known"
@@ -194,7 +194,7 @@ class Replay:
     # Applying
 
     def _take(self, argv: Any) -> None:
-        """Apply a command, or hold it back until its transaction is complete."""
+        """Apply a command, or keep it until its transaction is complete."""
         if type(argv) is not list or not argv:
             raise Tripped("this is no command")
         name = argv[0]
@@ -248,7 +248,7 @@ class Replay:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Loading makes objects that all stay: looking through them again and again took a third of the time."""
+    """Suspend garbage collection: all loaded objects stay, and visiting them took a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

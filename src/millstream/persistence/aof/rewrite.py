@@ -1,13 +1,13 @@
-"""State into the shortest list of commands that rebuilds it, key by key, in the forms Redis uses itself.
+"""Write the state as the shortest list of commands that rebuilds it, key by key, in Redis's own forms.
 
     stream        XADD for each entry, XSETID; for each group XGROUP CREATE, for each consumer XCLAIM … JUSTID FORCE
                   for what it holds or XGROUP CREATECONSUMER, XNACK for what is released; XCFGSET, XIDMPRECORD
     plain keys    SET, RPUSH, SADD, ZADD, HMSET
     expiry        PEXPIREAT
 
-This is the form for a base without RDB (`aof-use-rdb-preamble no`). It loses what Redis loses in it: pending entries
-whose stream entry is gone, when consumers were last active, idempotency records of deleted entries and how many there
-were, order among pending entries of the same delivery time. An RDB base keeps all but the last.
+This is the form for a base without RDB (`aof-use-rdb-preamble no`). It loses the same state as in Redis: pending
+entries whose stream entry is gone, the last activity of consumers, idempotency records of deleted entries and their
+number, and the order among pending entries of the same delivery time. An RDB base keeps all but the last.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from millstream.engine.streams.stream import Stream
 from millstream.engine.text.floats import double_text
 from millstream.persistence.aof.writer import encode_line
 
-BATCH: Final = 64  # elements a command, as in Redis
+BATCH: Final = 64  # elements per command, as in Redis
 
 Item = TypeVar("Item")
 
 
 def rewritten(keyspace: Keyspace) -> Iterator[bytes]:
-    """A log that rebuilds the keyspace, in pieces."""
+    """Yield a log that rebuilds the keyspace, in pieces."""
     for db in keyspace:
         if db.values:
             yield encode_line((b"SELECT", b"%d" % db.index))
@@ -47,7 +47,7 @@ def _database(db: Database, settings: KeyspaceSettings) -> Iterator[bytes]:
 
 
 def key_commands(key: bytes, value: object, settings: KeyspaceSettings) -> Iterator[bytes]:
-    """The commands that make a key, without its expiry, in pieces."""
+    """Yield the commands that rebuild a key without its expiry, in pieces."""
     match value:
         case bytes():
             yield encode_line((b"SET", key, value))
@@ -92,7 +92,7 @@ def _stream(key: bytes, stream: Stream, settings: KeyspaceSettings) -> Iterator[
 
 
 def _entries(key: bytes, stream: Stream) -> Iterator[bytes]:
-    """One XADD an entry, made of the fields as they are kept: `*2 …` becomes the rest of `*5 XADD key id …`."""
+    """Yield one XADD per entry from its encoded fields: `*2 …` becomes the rest of `*5 XADD key id …`."""
     head = b"$4\r\nXADD\r\n$%d\r\n%b\r\n" % (len(key), key)
     for block, low, high in stream.entries.spans(0, MAX_KEY):
         parts = []
@@ -135,7 +135,7 @@ def _group(key: bytes, group: Group) -> Iterator[bytes]:
 
 
 def _released(key: bytes, name: bytes, pending: PendingList) -> Iterator[bytes]:
-    """The released zone in its order; one command for neighbours that have been delivered equally often."""
+    """Yield the released zone in its order, with one command for neighbours of equal delivery count."""
     zone = ((entry_id, hold.count) for hold in pending.zone.walk() for entry_id, _ in pending.live_items(hold))
     for count, run in groupby(zone, key=lambda item: item[1]):
         for batch in _batched(entry_id for entry_id, _ in run):
@@ -144,7 +144,7 @@ def _released(key: bytes, name: bytes, pending: PendingList) -> Iterator[bytes]:
 
 
 def _records(key: bytes, stream: Stream, settings: KeyspaceSettings) -> Iterator[bytes]:
-    """What idempotent production remembers, of entries that are still there."""
+    """Yield the idempotency records of existing entries."""
     duration, maxsize = stream.idmp_duration, stream.idmp_maxsize
     if (duration, maxsize) != (settings.stream_idmp_duration, settings.stream_idmp_maxsize):
         words = (b"IDMP-DURATION", b"%d" % duration, b"IDMP-MAXSIZE", b"%d" % maxsize)

@@ -1,7 +1,7 @@
-"""A log read command by command, with the offset of each: for `check`, and for what the fast reader trips over.
+"""Read a log command by command, with offsets: for `check`, and where the fast reader stops.
 
-Two kinds of end are told apart. A file that stops inside a command is torn: the write was cut off, and the command
-was never acknowledged. Bytes that no command can start or go on with are damage.
+There are two kinds of end. A file that stops inside a command is torn: the write was cut off, and the command was never
+acknowledged. Bytes that no command can start or continue with are damage.
 
 Some file systems leave a tail of zero bytes where a file had grown before its content arrived. Callers leave that tail
 out (`files.end_of_content`): a whole command ends with a newline, so no byte of one is lost with it.
@@ -28,7 +28,7 @@ _COMMAND: Final = re.compile(rb"\r\n\*[1-9][0-9]{0,6}\r\n\$")
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A command and where it stands."""
+    """A command and its offsets."""
 
     start: int
     end: int
@@ -40,34 +40,34 @@ class Torn(Exception):
 
     def __init__(self, at: int, *, holds_commands: bool) -> None:
         super().__init__(f"the file ends inside the command at offset {at}")
-        self.at = at  # where that command starts
+        self.at = at  # the offset of that command
         # Its last word contains whole commands: a value with RESP text, or a damaged length that swallows commands.
         self.holds_commands = holds_commands
 
 
 class Damaged(Exception):
-    """There is no command where one must be."""
+    """A command is missing or malformed."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
-        self.at = at  # where the command starts that cannot be read
+        self.at = at  # the offset of the command that cannot be read
         self.reason = reason
 
 
 class _Short(Exception):
-    """More bytes are needed than there are."""
+    """The file has fewer bytes than needed."""
 
 
 class Scanner:
-    """Reads commands from the pieces of a file; Torn or Damaged end it."""
+    """Reads commands from the pieces of a file. Raises Torn or Damaged."""
 
     def __init__(self, chunks: Iterable[bytes], offset: int = 0) -> None:
-        """`offset` is where in the file the first piece stands."""
+        """`offset` is the position of the first piece in the file."""
         self._chunks = iter(chunks)
         self._data = b""
         self._offset = offset  # of _data in the file
         self._at = 0  # in _data
-        self.end = offset  # where the last whole command, or note, ends
+        self.end = offset  # the end of the last whole command or note
 
     def __iter__(self) -> Iterator[Scanned]:
         while True:
@@ -85,11 +85,11 @@ class Scanner:
                 yield Scanned(start, self.end, argv)
 
     def _command(self) -> list[bytes] | None:
-        """The next command, nothing of it for a note, None at the end of the file."""
+        """Return the next command, an empty one for a note, None at the end of the file."""
         self._drop_read()
         if not self._fill(1):
             return None
-        if self._data[self._at] == 0x23:  # `#TS:…`: when what follows was written
+        if self._data[self._at] == 0x23:  # `#TS:…`: the time of the following commands
             self._line(_LONGEST_NOTE)
             return []
         count = self._number(b"*", "a command")
@@ -109,7 +109,7 @@ class Scanner:
         return self._data[start : start + size]
 
     def _number(self, sign: bytes, what: str) -> int:
-        """The number of a header line."""
+        """Return the number of a header line."""
         here = self._offset + self._at
         if self._fill(1) and self._data[self._at : self._at + 1] != sign:
             found = self._data[self._at : self._at + 16]
@@ -136,7 +136,7 @@ class Scanner:
         return self._data[start:end]
 
     def _fill(self, size: int) -> bool:
-        """Have this many bytes from here on; whether the file has them."""
+        """Make sure of this many unread bytes. Returns whether the file has them."""
         missing = size - (len(self._data) - self._at)
         if missing <= 0:
             return True
@@ -151,19 +151,19 @@ class Scanner:
         return missing <= 0
 
     def _drop_read(self) -> None:
-        """Forget what is read, now and then: between two commands nobody points into it."""
+        """Drop read bytes from time to time. Call it between commands, when no offset into them is in use."""
         if self._at > 1 << 16:
             self._data = self._data[self._at :]
             self._offset += self._at
             self._at = 0
 
     def _rest(self, start: int) -> bytes:
-        """Everything from this offset to the end of the file."""
+        """Return everything from this offset to the end of the file."""
         return self._data[start - self._offset :] + b"".join(self._chunks)
 
 
 def _holds_commands(rest: bytes) -> bool:
-    """Whether whole commands stand inside a command that the file ends in."""
+    """Return whether the last, torn command contains whole commands."""
     for found in islice(_COMMAND.finditer(rest, 1), _MOST_GUESSES):
         window = rest[found.start() + 2 : found.start() + _WINDOW]
         with contextlib.suppress(_Short, Damaged):

@@ -1,14 +1,14 @@
-"""The append-only log as it is written: command lines to bytes, and bytes to a file that nothing is lost from.
+"""Write the append-only log: encode commands, and append them to a file without a loss.
 
     append(lines) ──▶ waiting ── write() ──▶ unsynced ── sync ──▶ on the device
                          ▲                      │
-                         └──────────────────────┘ the sync failed: all of it is written again, at its place
+                         └──────────────────────┘ the sync failed: all of it is written again at its offset
 
-The format is Redis's own: arrays of bulk strings, SELECT where the database changes. A line is whole or not there: a
-log that ends inside one is cut before it when it is loaded, and one that ends inside MULTI … EXEC before the MULTI.
+The format is Redis's own: arrays of bulk strings, with SELECT where the database changes. A line is whole or absent: a
+log that ends inside a line is cut before it when it is loaded, and one that ends inside MULTI … EXEC before the MULTI.
 
-What was written is kept until a sync has succeeded. After a sync that failed the system may have dropped the pages,
-and would call the next sync a success: only writing them again makes that one mean something.
+Written bytes are kept until a sync has succeeded. After a failed sync the system may have dropped the pages and would
+report success for the next sync, so the bytes must be written again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_PREFIXES: Final = 4096
 
 
 class FsyncPolicy(Enum):
-    """When what was written is brought to the device."""
+    """The policy for syncing written data to the device."""
 
     ALWAYS = b"always"  # before any reply
     EVERYSEC = b"everysec"  # once a second, by another thread
@@ -36,7 +36,7 @@ class FsyncPolicy(Enum):
 
 
 def encode_line(argv: Sequence[bytes]) -> bytes:
-    """A command as it stands in the log."""
+    """Encode a command as in the log."""
     size = len(argv)
     parts = [_COUNTS[size] if size < 64 else b"*%d\r\n" % size]
     for word in argv:
@@ -49,16 +49,16 @@ _FENCES: Final = {(name,): encode_line((name,)) for name in (b"MULTI", b"EXEC")}
 
 
 class LineEncoder:
-    """`encode_line` for one log: remembers the database, and has shorter ways for what workers log all day."""
+    """Encodes lines for one log: remembers the database, and has fast paths for the frequent commands of workers."""
 
     __slots__ = ("_prefixes", "db")
 
     def __init__(self) -> None:
-        self.db: int | None = None  # of the last line; None: a SELECT is needed
-        self._prefixes: dict[tuple[bytes, bytes, bytes], bytes] = {}  # how the claims of a consumer begin
+        self.db: int | None = None  # the database of the last line; None: a SELECT is needed
+        self._prefixes: dict[tuple[bytes, bytes, bytes], bytes] = {}  # the encoded beginning of claims, by consumer
 
     def encode(self, lines: Iterable[LogLine]) -> bytes:
-        """Lines as they stand in the log."""
+        """Encode lines."""
         parts: list[bytes] = []
         for db, argv in lines:
             if db != self.db:
@@ -68,14 +68,14 @@ class LineEncoder:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def select(self, db: int) -> bytes:
-        """What has to stand before a line of this database: nothing if the last one was of it too."""
+        """Return the SELECT that a line of this database needs; empty if the last line had the same database."""
         if db == self.db:
             return b""
         self.db = db
         return encode_line((b"SELECT", b"%d" % db))
 
     def encode_one(self, argv: tuple[bytes, ...]) -> bytes:
-        """One line, whatever the database. A word list written out as one format takes half the time."""
+        """Encode one line without SELECT. One format for all words takes half the time of a loop."""
         match argv:
             case (b"XADD", key, entry_id, name, value):
                 return b"*5\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
@@ -136,7 +136,7 @@ class LineEncoder:
 
 
 class AppendLog:
-    """The file that is being appended to, and what has not safely arrived there yet.
+    """The file that is appended to, and the data that is not yet safe in it.
 
     Every method is called under the owner's lock. Only the handle's `sync` may run outside of it, between
     `begin_sync` and `end_sync`.
@@ -155,29 +155,29 @@ class AppendLog:
     )
 
     def __init__(self, handle: Handle, size: int, *, keeps_unsynced: bool) -> None:
-        """Go on behind `size`, where the last whole command ends."""
+        """Continue at `size`, the end of the last whole command."""
         self.handle = handle
-        self.keeps_unsynced = keeps_unsynced  # False: nobody will sync, so there is nothing to wait for
+        self.keeps_unsynced = keeps_unsynced  # False: there are no syncs, so written data counts as safe
         self.waiting_bytes = 0  # not written yet
         self._encoder = LineEncoder()
-        self._at = size  # up to here it is written
-        self._synced_at = size  # up to here it is on the device
+        self._at = size  # the end of the written data
+        self._synced_at = size  # the end of the synced data
         self._unsynced: list[bytes] = []  # written, from _synced_at to _at
         self._waiting: list[bytes] = []  # from _at on
-        self._has_untracked = False  # something was written and not kept, and not synced since
+        self._has_untracked = False  # data was written, not kept, and not synced since
 
     @property
     def size(self) -> int:
-        """Of the file once everything is written."""
+        """Return the size of the file once everything is written."""
         return self._at + self.waiting_bytes
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything is on the device."""
+        """Return whether everything is on the device."""
         return not self._waiting and not self._unsynced and not self._has_untracked
 
     def append(self, lines: Iterable[LogLine]) -> None:
-        """Take in lines; the next `write` writes them. MemoryError: nothing was taken in, the database included."""
+        """Queue lines for the next `write`. A MemoryError leaves everything unchanged, the database included."""
         db = self._encoder.db
         try:
             data = self._encoder.encode(lines)
@@ -188,7 +188,7 @@ class AppendLog:
         self.waiting_bytes += len(data)
 
     def append_encoded(self, db: int, pieces: list[bytes]) -> None:
-        """As append, for lines of one database that are encoded already, cut into pieces anywhere."""
+        """Queue encoded lines of one database, in arbitrary pieces."""
         before = self._encoder.db
         try:
             data = self._encoder.select(db) + b"".join(pieces)
@@ -199,9 +199,9 @@ class AppendLog:
         self.waiting_bytes += len(data)
 
     def write(self) -> None:
-        """Write what waits. OSError, MemoryError: some of it may be written; the rest waits on for its place."""
+        """Write the queued data. After OSError or MemoryError a part may be written, and the rest stays queued."""
         if len(self._waiting) > 1:
-            with contextlib.suppress(MemoryError):  # then it is written piece by piece
+            with contextlib.suppress(MemoryError):  # without memory for the joined data, write it piece by piece
                 self._waiting = [b"".join(self._waiting)]
         while self._waiting:
             data = self._waiting[0]
@@ -221,7 +221,7 @@ class AppendLog:
             self._has_untracked = True
 
     def sync(self) -> None:
-        """Bring what is written to the device. OSError: it will have to be written again."""
+        """Sync the written data. After OSError it must be written again."""
         chunks = self.begin_sync()
         try:
             self.handle.sync()
@@ -232,11 +232,11 @@ class AppendLog:
         self._has_untracked = False
 
     def begin_sync(self) -> int:
-        """What a sync that starts now will cover, for `end_sync`."""
+        """Return the state that a sync starting now will cover, for `end_sync`."""
         return len(self._unsynced)
 
     def end_sync(self, chunks: int, *, succeeded: bool) -> None:
-        """A sync is over. One that failed puts all that was written since the last good one back in line."""
+        """Record the end of a sync. After a failure all data since the last good sync is queued again."""
         if succeeded:
             self._synced_at += sum(map(len, self._unsynced[:chunks]))
             del self._unsynced[:chunks]
@@ -247,5 +247,5 @@ class AppendLog:
         self._at = self._synced_at
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.handle.close()
