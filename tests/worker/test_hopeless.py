@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from millstream import Backoff, Message, NotSettled, Stream
+from millstream import Backoff, LeaseLost, Message, NotSettled, Stream
 from millstream.delivery.consumer import Consumer
 from millstream.errors import ServerReplied
 from tests.support.servers import RealServer
@@ -82,6 +82,41 @@ def test_a_group_that_is_destroyed_is_made_anew(make_stream: MakeStream, caplog:
         stream.publish({"n": 2})
         until(lambda: 2 in handled, 30)
     assert "made anew" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["group", "stream"])
+def test_a_busy_worker_survives_the_end_of_its_group(server: redis.Redis, valkey_server: RealServer, key: str) -> None:
+    """With the group its pending list is gone: what is in hand is lost, and must not hold the places of others."""
+    url = f"redis://127.0.0.1:{valkey_server.port}"
+    handled, begun, go_on = list[int](), threading.Event(), threading.Event()
+    with Stream[int]("orders", url, group="g", shutdown_grace=5) as orders:
+
+        def handle(number: int) -> None:
+            begun.set()
+            assert go_on.wait(60)
+            handled.append(number)
+
+        orders.handler(handle, concurrency=1)
+        orders.publish_many(range(4))
+        with running(orders):
+            assert begun.wait(30)
+            until(lambda: orders.audit().pending == 2)  # no room for more
+            server.execute_command(*(["XGROUP", "DESTROY", "orders", "g"] if key == "group" else ["DEL", "orders"]))
+            go_on.set()
+            orders.publish(9)
+            until(lambda: 9 in handled)
+
+
+def test_consume_goes_on_when_its_group_is_gone(server: redis.Redis, valkey_server: RealServer) -> None:
+    with Stream[int]("orders", f"redis://127.0.0.1:{valkey_server.port}", group="g") as orders:
+        orders.publish(1)
+        messages = iter(orders.consume(wait=30))
+        message = next(messages)
+        server.xgroup_destroy("orders", "g")
+        with pytest.raises(LeaseLost):
+            message.ack()
+        assert next(messages).data == 1, "the new group begins with what the stream has"
+        messages.close()  # type: ignore[attr-defined]
 
 
 def test_consume_sends_again_what_full_memory_refused(server: redis.Redis, valkey_server: RealServer) -> None:

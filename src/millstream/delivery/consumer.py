@@ -434,7 +434,13 @@ class Consumer:
         items, lost = list(held), set[bytes]()
         for first in range(0, len(items), RENEW_AT_ONCE):
             page = items[first : first + RENEW_AT_ONCE]
-            renewed = self._run(self.steps.renew(self.name, page, lock_ms))
+            try:
+                renewed = self._run(self.steps.renew(self.name, page, lock_ms))
+            except ServerReplied as error:
+                if error.code != "NOGROUP":
+                    raise
+                lost.update(entry_id for entry_id, _ in page)  # the pending list went with the group
+                continue
             self._look_at_clock(renewed.server_ms)
             lost.update(renewed.lost)
         self.recorder.lock_extension(True, len(items) - len(lost))
@@ -473,6 +479,8 @@ class Consumer:
         try:
             return self._send(self.steps.settle(self.name, items, has_locks=self.has_locks), is_repeat)
         except ServerReplied as error:
+            if error.code == "NOGROUP":  # the pending list went with the group: these are nobody's
+                return [-1] * len(items)
             if error.is_retryable or not items[0].publish:
                 raise
             return [str(error)] * len(items)  # as where a user may not touch those streams: these entries' own error
