@@ -79,6 +79,15 @@ def test_half_a_connection_is_closed_behind_its_replies(ours: Ours) -> None:
     assert eventually(ours.is_deserted)
 
 
+@pytest.mark.parametrize("part", [b"PIN", b"*2\r\n$4\r\nECHO\r\n$10\r\nab", pack([b"BLPOP", b"list", b"0"])])
+def test_half_a_connection_is_closed_although_a_part_of_a_request_is_left(ours: Ours, part: bytes) -> None:
+    with ours.open() as sock:
+        sock.sendall(PING * 3 + part)
+        sock.shutdown(socket.SHUT_WR)
+        assert read_all(sock) == b"+PONG\r\n" * 3
+    assert eventually(ours.is_deserted)
+
+
 def test_a_large_value_goes_both_ways(ours: Ours) -> None:
     value = b"v" * (20 << 20)
     with ours.open() as sock:

@@ -154,8 +154,8 @@ class Connection:
         if session.is_idle_work or not session.is_authenticated:
             self._charge(perf_counter() - started)
         self._update_reading()
-        if self._ends_when_idle and not session.is_held and session.is_idle:
-            self.close()
+        if self._ends_when_idle and not (session.is_held or session.is_behind):
+            self.close()  # what is left is a part of a request, or a command that would wait
 
     def _charge(self, seconds: float) -> None:
         """Count time for unusual work; above a burst the peer is not read from until others had theirs."""
@@ -192,8 +192,8 @@ class Connection:
     def eof_received(self) -> bool:
         """The peer sends no more; what it was answered goes out, what it waits for is given up."""
         session = self.session
-        if session is not None and session.waiter is None and not session.is_idle:
-            self._ends_when_idle = True  # requests that came before are answered first
+        if session is not None and session.waiter is None and (session.is_behind or session.is_held):
+            self._ends_when_idle = True  # whole requests that came before are answered first
         else:
             self.close()
         # True: we close when we are through. With TLS there is no such choice.
