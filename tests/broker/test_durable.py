@@ -250,7 +250,7 @@ def test_with_everysec_a_power_cut_leaves_a_beginning_of_what_was_done(tail: flo
 
 @pytest.mark.parametrize("policy", ["always", "everysec"])
 def test_everything_that_was_answered_is_there_after_a_kill(policy: str, tmp_path: Path) -> None:
-    """The system outlives the process here, so that everysec loses nothing either."""
+    """The system outlives the process, and what is answered has been written: everysec loses nothing either."""
     choose = random.Random(policy)
     added: list[bytes] = []
     last: dict[bytes, str] = {}  # entry to what was last answered about it

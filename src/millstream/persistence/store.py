@@ -49,7 +49,6 @@ CANNOT_TURN: Final = (
 )
 
 _RETRY_S: Final = 0.1  # while the log cannot be written
-_LONGEST_POSTPONED_S: Final = 2.0  # the longest time that a write waits for a running sync
 _LONGEST_JOIN_S: Final = 5.0  # a cancelled dump ends after the piece it is writing
 _WRITING_SCRIPTS: Final = frozenset({"eval", "evalsha", "fcall"})
 
@@ -93,8 +92,7 @@ class Store:
         self._journal: Journal | None = None  # None: appendonly no
         self._failure: OSError | None = None  # why the log could not be written last time
         self._tried_s = 0.0  # when that was
-        self._postponed_s: float | None = None  # the time since which a write waits for a sync
-        self._delayed_syncs = 0
+        self._delayed_writes = 0  # writes that began during a sync
         self._keeper: Ticker | None = None
         self.background = Background(host, self._files, directory, in_thread=in_background)
         self.load_function: Callable[[bytes], None] | None = None  # takes a library from an RDB file
@@ -254,11 +252,12 @@ class Store:
         return self.background.config
 
     def before_replies(self) -> CommandError | None:
-        """Write the logged lines, and sync them if the policy says so. Returns the error to answer if that fails."""
+        """Write the logged lines, and sync them if the policy says so. Returns the error to answer if that fails.
+
+        Unlike in Redis a write does not wait for a running sync, so every answered change outlives the process.
+        """
         journal = self._journal
         if journal is None or (journal.is_written and (journal.is_synced or not self._syncs_always(journal))):
-            return None
-        if self._may_postpone(journal):
             return None
         return self._flush(journal)
 
@@ -270,6 +269,7 @@ class Store:
 
     def _flush(self, journal: Journal) -> CommandError | None:
         self._tried_s = self._monotonic()
+        self._delayed_writes += journal.is_syncing  # the system may block this write until the sync ends
         has_failed = self._failure is not None  # then only a successful sync proves that the disk works again
         try:
             journal.flush(sync=self._syncs_always(journal) or (has_failed and journal.policy is not FsyncPolicy.NO))
@@ -290,21 +290,6 @@ class Store:
     def _spares_disk(self) -> bool:
         """Return whether syncs are suspended because a file is being written in the background."""
         return self.background.is_busy and self._config.is_on("no-appendfsync-on-rewrite")
-
-    def _may_postpone(self, journal: Journal) -> bool:
-        """Return whether a write may wait for a running sync, which would block it and with it all clients."""
-        if not journal.is_syncing or journal.policy is FsyncPolicy.ALWAYS:
-            self._postponed_s = None
-            return False
-        now_s = self._monotonic()
-        if self._postponed_s is None:
-            self._postponed_s = now_s
-        if now_s - self._postponed_s < _LONGEST_POSTPONED_S:
-            return True
-        self._postponed_s = None
-        self._delayed_syncs += 1
-        logger.warning("A sync of the log takes very long: is the disk busy? Writing without waiting for it")
-        return False
 
     # Failing
 
@@ -502,7 +487,7 @@ class Store:
             yield "aof_pending_rewrite", int(self.background.is_rewrite_scheduled)
             yield "aof_buffer_length", journal.waiting_bytes
             yield "aof_pending_bio_fsync", int(journal.is_syncing)
-            yield "aof_delayed_fsync", self._delayed_syncs
+            yield "aof_delayed_fsync", self._delayed_writes
 
 
 def misconf(error: OSError) -> CommandError:
