@@ -1,7 +1,7 @@
-"""The steps of whoever works on a stream in batches, under a consumer a batch: Spark. No decisions, no connections.
+"""Steps for working on a stream in batches, with one consumer per batch (Spark). No decisions, no connections.
 
-A batch's consumer is its manifest: what the consumer has pending is what the batch owes, written down by the delivery
-itself. The batch keeps its entries in the stream until it is over, so that it can be run again from the start.
+A batch's consumer is its manifest: the pending entries of the consumer are those that the batch has not settled. The
+batch keeps its entries in the stream until it is over, so that it can be run again from the start.
 
     read ──▶ hold, renew (while it runs) ──▶ acks, settle ──▶ close: consumer gone, done entries removed
 """
@@ -15,13 +15,13 @@ from typing import Any
 from millstream.client.calls import Call, Word
 from millstream.delivery.steps import Steps, parse_pending, script
 
-HOLD_MS = 86_400_000  # for how long a batch that nobody runs any more keeps entries from being removed: a day
-PAGE = 1000  # pending entries that one call looks at; more only make other clients wait longer
+HOLD_MS = 86_400_000  # how long an abandoned batch keeps its entries: a day
+PAGE = 1000  # pending entries per call; more would make other clients wait
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What became of a page of leases."""
+    """The result of renewing a page of leases."""
 
     server_ms: int
     after: bytes  # where to go on; b"": all were seen
@@ -31,11 +31,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What became of acknowledgements."""
+    """The result of acknowledgements."""
 
     done: int
-    before: int  # no longer pending: done by an earlier attempt, perhaps our own
-    lost: int  # somebody else's
+    before: int  # no longer pending: settled by an earlier attempt
+    lost: int  # held by another consumer
 
     def __add__(self, other: Acked) -> Acked:
         return Acked(self.done + other.done, self.before + other.before, self.lost + other.lost)
@@ -43,7 +43,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Entries that follow each other in the stream, each delivered once."""
+    """Consecutive entries of the stream, each delivered once."""
 
     first: bytes
     last: bytes
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Condemned:
-    """A delivery that is not to be worked on."""
+    """A delivery that must not be processed."""
 
     id: bytes
     number: int
@@ -61,7 +61,7 @@ class Condemned:
 
 @dataclass(frozen=True, slots=True)
 class BatchManifest:
-    """What a consumer holds, or a page of it."""
+    """The pending entries of a consumer, or a page of them."""
 
     runs: list[Run]
     others: list[tuple[bytes, int]]  # id and deliveries
@@ -77,7 +77,7 @@ class Batches:
 
     @classmethod
     def of(cls, steps: Steps) -> Batches:
-        """Done entries stay until their batch is over, whatever the steps say."""
+        """Return batches for steps. Done entries stay until their batch is over."""
         return cls(replace(steps, keep_done=True))
 
     @property
@@ -111,18 +111,18 @@ class Batches:
         return script("ack_span").call(self._ack_keys, words, int)
 
     def held(self, consumer: bytes, after: bytes = b"", count: int = PAGE) -> Call[list[tuple[bytes, bytes, int, int]]]:
-        """What a consumer has pending behind an id: id, consumer, idle ms, deliveries."""
+        """Return the pending entries of a consumer after an id: id, consumer, idle ms, deliveries."""
         stream, start = self.steps.keys.stream, b"(" + after if after else b"-"
         argv: tuple[Word, ...] = ("XPENDING", stream, self.steps.group, start, "+", count, consumer)
         return Call(argv, stream, parse_pending)
 
     def manifest(self, consumer: bytes, after: bytes = b"", count: int = PAGE) -> Call[BatchManifest]:
-        """What a consumer holds, in few words."""
+        """Return the pending entries of a consumer in a compact form."""
         words = (self.steps.group, consumer, self.steps.prefix, after, count)
         return script("manifest").call([self.steps.keys.stream], words, parse_manifest)
 
     def hold(self, owner: bytes, first: bytes, consumer: bytes, owed: int, *, trim: bool = True) -> Call[bool]:
-        """Keep entries from this id on until the batch is closed. `trim`: whether `close` will remove done ones.
+        """Keep entries from this id on until the batch is closed. `trim`: whether `close` will remove done entries.
 
         `owed`: how many entries the batch has, said once, when it was taken. If its consumer has exactly so many
         pending, which is the answer, then `acks` can be quick.
@@ -131,9 +131,9 @@ class Batches:
         return script("hold_batch").call([self.steps.keys.stream, self._holds], words, bool)
 
     def close(self, consumer: bytes, owner: bytes, *, trim: bool, hold_ms: int = HOLD_MS) -> Call[tuple[bool, int]]:
-        """End a batch: remove its consumer if that has nothing left, and entries that nobody needs any more.
+        """End a batch: remove its consumer if it has no pending entry, and entries that no group needs.
 
-        Whether the consumer is gone, and how many entries are.
+        Returns whether the consumer was removed, and the number of removed entries.
         """
         words = (self.steps.group, consumer, owner, int(trim), hold_ms)
         return script("close_batch").call(

@@ -1,8 +1,8 @@
-"""Dead letters: listing, looking at, redriving, discarding. Blocking; the asyncio side calls it in a thread.
+"""Dead letters: list, show, redrive, discard. All calls block; the asyncio API runs them in a thread.
 
 A dead letter is an entry of the stream `{stream}:dlq`: the entry's own fields, then ours (see lua/shared.lua, bury).
-Redriving appends the entry to its stream again and removes the dead letter in one step, so an interrupted redrive can
-be started again and nothing is doubled: what was done is no longer there.
+A redrive appends the entry to its stream again and removes the dead letter in one step, so an interrupted redrive can
+be started again without doubling anything.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from millstream.delivery.steps import Publishing
 from millstream.errors import ConfigError
 
 T = TypeVar("T")
-Rows = list  # in a class whose method is called `list` the name means that
+Rows = list  # alias, because `list` is also the name of a method
 PAGE = 500
-AT_ONCE = 100  # dead letters a redrive step moves
+AT_ONCE = 100  # dead letters per redrive step
 
 
 class RunsCalls(Protocol):
@@ -44,7 +44,7 @@ class Letter:
     consumer: str
     group: str
     dead_at_ms: int
-    redriven: int  # how often it has been sent back before
+    redriven: int  # the number of earlier redrives
 
     @property
     def by_name(self) -> dict[bytes, bytes]:
@@ -53,10 +53,10 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which dead letters: all conditions that are given must hold."""
+    """A choice of dead letters: all given conditions must hold."""
 
     reason: str | None = None
-    error: str | None = None  # is part of the error
+    error: str | None = None  # matches a part of the error
     group: str | None = None
     consumer: str | None = None
     since_ms: int | None = None
@@ -78,7 +78,7 @@ class Filter:
 
 
 def filter_of(which: Filter | None, criteria: Mapping[str, Any]) -> Filter:
-    """A filter, or one by the names of its conditions; `since` and `until` may be "90s", "15m", "1h", "2d" ago."""
+    """Return a filter from its conditions by name. `since` and `until` may be "90s", "15m", "1h", "2d" ago."""
     if not criteria:
         return which or Filter()
     given = dict(criteria)
@@ -95,7 +95,7 @@ def filter_of(which: Filter | None, criteria: Mapping[str, Any]) -> Filter:
 
 
 def seconds_of(text: str | float) -> float:
-    """A duration: a number of seconds, or one with s, m, h or d behind it."""
+    """Return a duration in seconds: a number, or a text with the unit s, m, h or d."""
     if isinstance(text, int | float):
         return float(text)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
@@ -106,11 +106,11 @@ def seconds_of(text: str | float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a redrive or discard has done, or with dry_run would do."""
+    """The result of a redrive or discard, or with dry_run the expected result."""
 
     matched: int
     done: int
-    gone: int  # somebody else was faster
+    gone: int  # moved by another process meanwhile
     ids: tuple[str, ...] = field(default=(), repr=False)  # the dead letters that matched
     is_dry_run: bool = False
 
@@ -125,12 +125,12 @@ class DeadLetters:
     prefix: bytes = b"_"
 
     def count(self) -> int:
-        """How many there are, of all groups."""
+        """Return the number of dead letters of all groups."""
         call: Call[int] = Call(("XLEN", self.keys.dead), self.keys.dead, int)
         return self.backend.run(call)
 
     def list(self, which: Filter | None = None, *, limit: int | None = None, **criteria: Any) -> Iterator[Letter]:
-        """Dead letters, oldest first: those of a Filter, or by its names, with `since="1h"` for a time ago."""
+        """Return dead letters, oldest first. Conditions are a Filter or names, with `since="1h"` for a time ago."""
         chosen, start, found = filter_of(which, criteria), b"-", 0
         while True:
             page = self._page(start)
@@ -145,7 +145,7 @@ class DeadLetters:
             start = b"(" + page[-1].id.encode()
 
     def show(self, letter_id: str) -> Letter | None:
-        """One dead letter by its id."""
+        """Return one dead letter by its id."""
         rows = self.backend.run(self._range(letter_id.encode(), letter_id.encode()))
         return self._letter(rows[0]) if rows else None
 
@@ -161,9 +161,9 @@ class DeadLetters:
         sleep: Callable[[float], None] = time.sleep,
         **criteria: Any,
     ) -> Plan:
-        """Send dead letters back to their stream, at most `rate` a second; started again it goes on where it was.
+        """Send dead letters back to their stream, at most `rate` a second. A repeated call continues the work.
 
-        They go to the group that gave them up (`group`: another one, "" all of them): other groups pass them over.
+        Only the group that gave them up gets them (`group`: another one, "" all groups).
         """
         chosen = filter_of(which, criteria)
         return self._each(chosen, dry_run, limit, rate, sleep, progress, group, discard=False)
@@ -192,7 +192,7 @@ class DeadLetters:
         *,
         discard: bool,
     ) -> Plan:
-        # Listed before anything is moved: what fails again meanwhile is a new dead letter and not for this run.
+        # List first, then move: an entry that fails again meanwhile is a new dead letter and not part of this run.
         letters = list(self.list(which, limit=limit))
         ids = tuple(letter.id for letter in letters)
         if dry_run:
@@ -212,7 +212,7 @@ class DeadLetters:
         return Plan(len(ids), done, gone, ids)
 
     def _by_group(self, page: Sequence[Letter], group: str | None) -> dict[bytes, Rows[bytes]]:
-        """Ids by the group they go to."""
+        """Return ids by target group."""
         sorted_: dict[bytes, Rows[bytes]] = {}
         for letter in page:
             to_group = letter.group if group is None else group
@@ -246,13 +246,13 @@ class DeadLetters:
             number(b"attempts") or number(b"retry_count") + 1,
             number(b"retry_count"),
             text(b"consumer"),
-            known.get(self.prefix + b"group", b"").decode("utf-8", "surrogateescape"),  # a redrive names it again
+            known.get(self.prefix + b"group", b"").decode("utf-8", "surrogateescape"),  # a redrive adds the name again
             number(b"dead_at") or int(row[0].split(b"-")[0]),
             number(b"redriven"),
         )
 
     def _split(self, flat: Rows[bytes]) -> tuple[dict[bytes, bytes], Rows[bytes]]:
-        """Our fields by name, and the entry's own in order. Another library's letter has only two of ours."""
+        """Split fields into ours by name and the entry's own in order. Other libraries write only two of ours."""
         if len(flat) >= 2 and flat[-2] == self.prefix + b"meta" and _is_number(flat[-1]):
             cut = len(flat) - 2 * int(flat[-1])
             if cut >= 0:
@@ -264,5 +264,5 @@ class DeadLetters:
 
 
 def _is_number(value: bytes) -> bool:
-    """Whether a field holds a number of 64 bits; other libraries may write anything there."""
+    """Return whether a field is a 64-bit number. Other libraries may write anything there."""
     return value.isdigit() and len(value) < 20

@@ -1,11 +1,11 @@
-"""The name under which a worker reads: who it is, and which of its lives this is.
+"""The consumer name of a worker: its identity and its incarnation.
 
     redis-consumer-<POD_NAME or POD_IP>-<incarnation>     in a cluster that names its pods
     <host>-<pid>-<boot id>-<incarnation>                  everywhere else
     <name of your choice>-<incarnation>                   if the settings give one
 
-Without the last part a process that was restarted under its old name would look like the owner of entries that
-nobody is working on any more.
+Without the incarnation a process that restarts under its old name would look like the owner of entries that its
+predecessor has left behind.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def incarnation() -> str:
-    """A part of a name that no other life of a worker has."""
+    """Return a part of a name that no other incarnation of a worker has."""
     return secrets.token_hex(4)
 
 
 def boot_id() -> str:
-    """Short for when this machine was started, so that a pid used again after that is another; empty if unknown."""
+    """Return a short text for the boot of this machine, which tells reused pids apart; empty if unknown."""
     try:
         return BOOT_ID.read_text().replace("-", "")[:8]
     except OSError:
@@ -35,7 +35,7 @@ def boot_id() -> str:
 
 
 def consumer_name(given: str | None = None, environ: Mapping[str, str] = os.environ, life: str | None = None) -> str:
-    """The consumer's name for one life of a worker."""
+    """Return the consumer name for one incarnation of a worker."""
     return f"{given or _pod(environ) or _process()}-{life or incarnation()}"
 
 

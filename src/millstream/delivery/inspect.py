@@ -1,4 +1,4 @@
-"""Looking at streams, groups, consumers and pending entries: for people and for tables. Changes nothing.
+"""Inspect streams, groups, consumers and pending entries, without changes: for people and for tables.
 
 Works on every backend; on a cluster all primaries are asked for names, and each stream's own server for the rest.
 """
@@ -19,7 +19,7 @@ PAGE = 1000
 
 
 class Looks(Protocol):
-    """What is needed of a backend."""
+    """The part of a backend that inspection needs."""
 
     def run(self, call: Call[T]) -> T: ...
 
@@ -28,7 +28,7 @@ class Looks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """One stream."""
+    """The state of a stream."""
 
     name: str
     length: int
@@ -41,21 +41,21 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """One group of a stream."""
+    """The state of a group."""
 
     stream: str
     name: str
     consumers: int
     pending: int
-    released: int  # of the pending ones: in nobody's hands
-    waiting: int  # of the pending ones: for their retry
-    lag: int | None  # entries that it was never given; None: the server cannot tell
+    released: int  # pending entries without an owner
+    waiting: int  # pending entries that wait for their retry
+    lag: int | None  # entries not yet delivered to the group; None: unknown to the server
     last_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """One consumer of a group."""
+    """The state of a consumer."""
 
     stream: str
     group: str
@@ -66,25 +66,25 @@ class ConsumerState:
 
 @dataclass(frozen=True, slots=True)
 class PendingState:
-    """One pending entry."""
+    """The state of a pending entry."""
 
     stream: str
     group: str
     id: str
-    consumer: str  # "": released; what waits for a retry is told as "(delayed)"
+    consumer: str  # "": released; "(delayed)": waits for a retry
     idle_ms: int
     deliveries: int
 
 
 def stream_names(backend: Looks, pattern: str = "*") -> list[str]:
-    """The streams that a glob pattern matches, without the dead letters' streams and other keys of ours."""
+    """Return the streams that match a glob pattern, without dead-letter streams and other keys of ours."""
     found = {_text(name) for name in backend.scan("MATCH", pattern, "TYPE", "stream", "COUNT", PAGE)}
     ours = {_text(Keys(name.encode("utf-8", "surrogateescape")).dead) for name in found}
     return sorted(found - ours)
 
 
 def stream_state(backend: Looks, name: str) -> StreamState | None:
-    """How a stream is; None if there is none."""
+    """Return the state of a stream, or None if it does not exist."""
     keys = Keys(name.encode("utf-8", "surrogateescape"))
     row = _info(backend, keys.stream, "XINFO", "STREAM", keys.stream)
     if row is None:
@@ -102,7 +102,7 @@ def stream_state(backend: Looks, name: str) -> StreamState | None:
 
 
 def group_states(backend: Looks, name: str) -> list[GroupState]:
-    """The groups of a stream."""
+    """Return the groups of a stream."""
     keys = Keys(name.encode("utf-8", "surrogateescape"))
     states = []
     for row in _rows(backend, keys.stream, "XINFO", "GROUPS", keys.stream):
@@ -128,7 +128,7 @@ def group_states(backend: Looks, name: str) -> list[GroupState]:
 
 
 def consumer_states(backend: Looks, name: str, group: str) -> list[ConsumerState]:
-    """The consumers of a group, those that stand for nobody included."""
+    """Return the consumers of a group, including those that stand for released or delayed entries."""
     key, raw = _bytes(name), _bytes(group)
     return [
         ConsumerState(name, group, _text(row["name"]), int(row["pending"]), int(row["idle"]))
@@ -139,7 +139,7 @@ def consumer_states(backend: Looks, name: str, group: str) -> list[ConsumerState
 def pending_states(
     backend: Looks, name: str, group: str, *, limit: int = 100, min_idle_ms: int = 0, consumer: str | None = None
 ) -> Iterator[PendingState]:
-    """Pending entries, oldest id first."""
+    """Return pending entries, oldest id first."""
     key, raw = _bytes(name), _bytes(group)
     after, left = b"-", limit
     idle: tuple[Word, ...] = ("IDLE", min_idle_ms) if min_idle_ms else ()

@@ -3,9 +3,9 @@
     orders        {orders}:dlq          {orders}:delayed        {orders}:meta        lock:{orders}:<id>
     {t}:jobs      {t}:jobs:dlq          {t}:jobs:delayed        {t}:jobs:meta        lock:{t}:jobs:<id>
 
-A name with a tag keeps it: the first tag of a key is the one that counts, so text behind it changes nothing. A name
-without one becomes the tag, as the recovery RFC has it. A name with braces that form no tag (`a}b`, `a{}b`, `x{`) can
-be neither, and no other key can be made to share its slot.
+A name with a tag keeps it: only the first tag of a key counts, so text after it changes nothing. A name without a tag
+becomes the tag, as in the recovery RFC. For a name with braces that form no tag (`a}b`, `a{}b`, `x{`) neither works,
+and no other key can share its slot.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from millstream.errors import ConfigError
 
 
 def find_tag(name: bytes) -> bytes | None:
-    """The part of a key that decides its slot, if it is not the whole."""
+    """Return the part of a key that decides its slot, if it is not the whole key."""
     start = name.find(b"{")
     end = name.find(b"}", start + 1) if start >= 0 else -1
     return name[start + 1 : end] if end > start + 1 else None
 
 
 def can_share_slot(name: bytes) -> bool:
-    """Whether keys can be made that are in this one's slot for sure."""
+    """Return whether further keys can be made in the slot of this key."""
     return find_tag(name) is not None or not (b"{" in name or b"}" in name)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The names around one stream."""
+    """The keys that belong to one stream."""
 
     stream: bytes
     dead_letter: bytes = field(default=b"")  # `{stream}` in it stands for the stream, braces and all
@@ -65,7 +65,7 @@ class Keys:
         return self.base + b":retry:" + group
 
     def records(self, group: bytes) -> bytes:
-        """What is remembered of entries that were delivered before; see lua/shared.lua."""
+        """Return the key of the records of earlier deliveries; see lua/shared.lua."""
         return self.base + b":records:" + group
 
     def lock(self, entry_id: bytes) -> bytes:
@@ -78,7 +78,7 @@ class Keys:
         return self.base + b":dedupe:" + token
 
     def require_one_slot(self) -> None:
-        """Raise unless all of these are in the stream's slot; asked on clusters only."""
+        """Raise unless all of these keys are in the stream's slot. Called on clusters only."""
         if not can_share_slot(self.stream):
             raise ConfigError(
                 f"{self.stream.decode('utf-8', 'replace')!r} cannot be used on a cluster: its braces form no hash tag, "
@@ -94,5 +94,5 @@ class Keys:
 
 
 def shares_slot(one: bytes, other: bytes) -> bool:
-    """Whether two keys are in the same slot for sure: by the same tag."""
+    """Return whether two keys are in the same slot by the same tag."""
     return (find_tag(one) or one) == (find_tag(other) or other)

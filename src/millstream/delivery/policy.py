@@ -1,4 +1,4 @@
-"""What becomes of a failed delivery: a function of the attempt's number and the failure.
+"""The one decision about a delivery: retry, dead letter or done, from the attempt number and the failure.
 
     exception ── answered: a signal? a rule for its class? else "retry" ──▶ Failure ── decide ──▶ Settlement
                                                                               │ within max_retries: Later(backoff)
@@ -28,20 +28,20 @@ Answer = Verdict | signals.Retry | signals.Reject | signals.Release
 Rule = Verdict | Callable[[BaseException], Answer]
 
 VERDICTS: Final = ("retry", "reject", "release")
-LUCK: Final = random.Random()  # for callers that have no reason to bring their own
+LUCK: Final = random.Random()  # the default for callers without a generator of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next delivery: longer each time, up to a cap.
+    """The delay before the next delivery: longer each time, up to a cap.
 
-    With jitter the wait is drawn between half of it and all of it: entries that failed together, because what
-    they need was away, do not all come back at the same moment.
+    With jitter the delay is drawn between its half and its whole, so entries that failed together do not all come back
+    at the same moment.
     """
 
     first: float = 1.0  # seconds after the first failure
-    factor: float = 2.0  # each wait is this many times the one before
-    cap: float = 300.0  # seconds that no wait exceeds
+    factor: float = 2.0  # the factor between consecutive delays
+    cap: float = 300.0  # the longest delay in seconds
     jitter: bool = True
 
     def __post_init__(self) -> None:
@@ -53,20 +53,20 @@ class Backoff:
         checks.holds("backoff.cap", self.cap, self.cap >= self.first, f"must not be less than first ({self.first:g})")
 
     def delay(self, attempt: int, rng: random.Random = LUCK) -> float:
-        """Seconds to wait after the failure of this attempt (from 1)."""
+        """Return the seconds to wait after the failure of this attempt (from 1)."""
         whole = self._whole(max(1, attempt))
         return rng.uniform(whole / 2, whole) if self.jitter else whole
 
     def _whole(self, attempt: int) -> float:
         try:
             return min(self.cap, self.first * self.factor ** (attempt - 1))
-        except OverflowError:  # an entry that has been delivered a thousand times
+        except OverflowError:  # the delay of an entry that has been delivered a thousand times
             return self.cap if self.first else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When an entry is tried again and when it is given up.
+    """The rules for retrying an entry and for giving it up.
 
     `on` maps exception classes to what they mean: "retry", "reject", "release", or a function of the exception
     that answers one of these words or a signal such as `Retry(60)`. The class nearest to the exception's own
@@ -86,7 +86,7 @@ class RetryPolicy:
                 raise ConfigError(f"on: {kind.__name__} must be {', '.join(VERDICTS)} or a function, not {rule!r}")
 
     def is_last(self, attempt: int) -> bool:
-        """Whether no delivery may follow this attempt."""
+        """Return whether no delivery may follow this attempt."""
         return attempt > self.max_retries
 
     def settle(self, attempt: int, failure: BaseException | None, rng: random.Random = LUCK) -> Settlement:
@@ -96,7 +96,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed delivery asks for, and what is told of it."""
+    """The outcome that a failed delivery asks for, and the texts about it."""
 
     answer: Verdict
     error: str | None = None  # None: the exception's own words
@@ -149,14 +149,14 @@ def answered(policy: RetryPolicy, failure: BaseException) -> Failure:
 
 
 def _ruled(policy: RetryPolicy, failure: BaseException) -> Answer:
-    """Return what the nearest rule says; "retry" where there is none."""
+    """Return the answer of the nearest rule, or "retry" without a rule."""
     kind = next((kind for kind in type(failure).__mro__ if kind in policy.on), None)
     rule = "retry" if kind is None else policy.on[kind]
     return _asked(rule, failure) if callable(rule) else rule
 
 
 def _asked(rule: Callable[[BaseException], Answer], failure: BaseException) -> Answer:
-    """The answer of a rule that is a function; one that fails itself means "retry" and leaves a note.
+    """Return the answer of a rule that is a function. A rule that raises means "retry" and leaves a note.
 
     It is the user's code, as a handler is: its bug must not stop the worker, and the note shows up in the
     traceback of the dead letter.

@@ -1,8 +1,8 @@
-"""What is counted and measured, behind one protocol; counting nothing is the default.
+"""The interface for counters and measurements. The default records nothing.
 
-A recorder is bound to a stream and a group before it is used, so that the calls say only what happened. The first
-nine words are the hooks of the RFC's library, the next seven the RFC's metrics, the rest is ours. Recorders are
-called from several threads at once. Whoever wants a few of them derives from NullRecorder and overrides those.
+A recorder is bound to a stream and a group before use, so the calls only name the event. The first nine methods are the
+hooks of the RFC's library, the next seven the RFC's metrics, the rest is ours. Several threads call a recorder at once.
+To implement some methods only, derive from NullRecorder.
 """
 
 from __future__ import annotations
@@ -19,85 +19,85 @@ class Recorder(Protocol):
     """Notified of everything that happens to one stream and group. Must not block; what it raises is logged."""
 
     def bind(self, stream: str, group: str) -> Recorder:
-        """The recorder for a stream and a group."""
+        """Return the recorder for a stream and a group."""
 
     # The nine hooks of the RFC's library
 
     def startup_recovery(self, ok: bool, recovered: int, seconds: float) -> None:
-        """The scan before the first read is over."""
+        """Record the end of the scan before the first read."""
 
     def claim_attempt(self, ok: bool, seconds: float) -> None:
-        """An entry that somebody else held was claimed, or was not to be had."""
+        """Record an attempt to claim an entry of another consumer."""
 
     def lock_acquisition(self, ok: bool, seconds: float) -> None:
-        """A lease or lock was taken, or somebody else has it."""
+        """Record an attempt to take a lease or lock."""
 
     def lock_extension(self, ok: bool, count: int = 1) -> None:
-        """Leases were renewed, or found lost."""
+        """Record renewals of leases, or leases found lost."""
 
     def lock_release(self, ok: bool, count: int = 1) -> None:
-        """Leases were given up, or were not ours any more."""
+        """Record leases that were given up or already lost."""
 
     def processing_start(self, entry_id: str) -> None:
-        """A handler begins; also for entries that were recovered."""
+        """Record the begin of a handler, also for recovered entries."""
 
     def processing_end(self, entry_id: str) -> None:
-        """It has ended, however."""
+        """Record the end of a handler, with any outcome."""
 
     def keyspace_notification(self) -> None:
-        """The server told of an expired lock key."""
+        """Record a notification of an expired lock key."""
 
     def keyspace_notification_dropped(self) -> None:
-        """It told of one and nobody had room for it."""
+        """Record a notification that was dropped because the queue was full."""
 
     # The RFC's seven metrics
 
     def keyspace_requeued(self, count: int = 1) -> None:
-        """Entries were recovered because of a notification."""
+        """Record entries that were recovered after a notification."""
 
     def scan_requeued(self, count: int = 1) -> None:
-        """Entries were recovered by the scan."""
+        """Record entries that the scan has recovered."""
 
     def scan_skipped_alive(self, count: int = 1) -> None:
-        """The scan left entries alone whose owner is alive."""
+        """Record entries that the scan has left to living owners."""
 
     def duplicate_ack(self, count: int = 1) -> None:
-        """Somebody else had recovered them first."""
+        """Record entries that another worker has recovered first."""
 
     def dlq(self, count: int = 1) -> None:
-        """Recovery gave entries up."""
+        """Record entries that recovery has given up."""
 
     def scan_duration(self, seconds: float) -> None:
-        """A scan is over."""
+        """Record the duration of a scan."""
 
     def pel_depth(self, count: int) -> None:
-        """So many entries are pending in the group."""
+        """Record the number of pending entries of the group."""
 
     # What workers need besides
 
     def published(self, count: int = 1) -> None:
-        """Entries were appended."""
+        """Record appended entries."""
 
     def delivered(self, count: int = 1) -> None:
-        """Entries were handed to us."""
+        """Record delivered entries."""
 
     def settled(self, outcome: str, count: int = 1) -> None:
-        """Deliveries have ended: ack, release, later, deadletter."""
+        """Record ended deliveries: ack, release, later, deadletter."""
 
     def handled(self, outcome: str, seconds: float) -> None:
-        """A handler took so long, to this outcome."""
+        """Record the duration and the outcome of a handler."""
 
     def lease_lost(self, count: int = 1) -> None:
-        """Deliveries turned out to be somebody else's by now."""
+        """Record deliveries whose lease was lost."""
 
     def recovered(self, count: int = 1) -> None:
-        """Deliveries that others left behind are ours."""
+        """Record deliveries taken over from other consumers."""
 
     def dead(self, reason: str, count: int = 1) -> None:
-        """Entries became dead letters."""
+        """Record new dead letters."""
 
     def discarded(self, reason: str, count: int = 1) -> None:
-        """Entries were given up and dropped, as the settings ask."""
+        """Record entries that were given up and dropped, as configured."""
 
     def trimmed(self, count: int = 1) -> None:
         """Pending entries were found to have been trimmed away."""
@@ -116,7 +116,7 @@ class Recorder(Protocol):
 
 
 class NullRecorder:
-    """Counts nothing."""
+    """Records nothing."""
 
     def bind(self, stream: str, group: str) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""How a delivery ends, as a value: the policy decides one of these, a backend carries it out."""
+"""The end of a delivery as a value: the policy chooses one, a backend executes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from millstream.delivery.steps import Publication
 
 ERROR_SIZE: Final = 1_000  # characters of an error that a dead letter keeps
-TRACEBACK_SIZE: Final = 8_000  # of a traceback, from its end: the frame that failed stands last
+TRACEBACK_SIZE: Final = 8_000  # characters of a traceback, from its end, where the failing frame is
 
 
 class Discard:
@@ -21,26 +21,26 @@ class Discard:
 class Reason(StrEnum):
     """Why an entry became a dead letter."""
 
-    RETRIES = "retries"  # it failed as often as it may, by exception or timeout
-    REJECTED = "rejected"  # a handler said so
+    RETRIES = "retries"  # the last allowed attempt failed, by exception or timeout
+    REJECTED = "rejected"  # a handler has rejected it
     CRASHED = "crashed"  # its deliveries ended with the death of the worker
-    EXPIRED = "expired"  # its time to live was over before it was handled
-    MALFORMED = "malformed"  # its fields are not what the stream's type says
-    TRIMMED = "trimmed"  # it was pending, and the entry itself is gone
+    EXPIRED = "expired"  # its time to live ended before it was handled
+    MALFORMED = "malformed"  # its fields do not match the stream's type
+    TRIMMED = "trimmed"  # it was pending, but the entry itself is gone
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Done; what was published with it is appended in the same step."""
+    """The delivery is done. Entries published with it are appended in the same step."""
 
     publish: tuple[Publication, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Back to the group at once; this delivery does not count."""
+    """Return the entry to the group at once; this delivery does not count."""
 
-    has_begun: bool = True  # False: no handler began on it, so that nothing was learned about the entry
+    has_begun: bool = True  # False: no handler has begun, so this delivery says nothing about the entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Set aside, with what a person needs to decide about it. All texts can be encoded as UTF-8."""
+    """Set the entry aside, with the facts that a person needs to decide about it. All texts can be encoded as UTF-8."""
 
     reason: Reason
     error: str = ""  # what went wrong, in one line or a few
@@ -62,7 +62,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, reason: Reason, failure: BaseException, error: str | None = None) -> DeadLetter:
-        """A dead letter that tells of an exception; `error` replaces the exception's own words."""
+        """Build a dead letter from an exception. `error` replaces the text of the exception."""
         told = error if error is not None else "".join(tracebacks.format_exception_only(failure)).strip()
         trace = "".join(tracebacks.format_exception(failure))
         return cls(reason, _encodable(told[:ERROR_SIZE]), _encodable(_tail(trace, TRACEBACK_SIZE)), failure)
@@ -72,7 +72,7 @@ Settlement = Ack | Release | Later | DeadLetter
 
 
 def _tail(text: str, size: int) -> str:
-    """The end of a text, begun with a whole line where it had to be cut."""
+    """Return the end of a text, starting with a whole line where it had to be cut."""
     if len(text) <= size:
         return text
     tail = text[-size:]
@@ -80,5 +80,5 @@ def _tail(text: str, size: int) -> str:
 
 
 def _encodable(text: str) -> str:
-    """A text without lone surrogates, which file names and broken input bring along."""
+    """Return a text without lone surrogates, which come from file names and broken input."""
     return text.encode("utf-8", "replace").decode("utf-8")

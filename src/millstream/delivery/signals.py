@@ -1,4 +1,4 @@
-"""What a handler raises to say how its delivery ends. They are answers, not errors of ours.
+"""Signals: a handler raises them to say how its delivery ends. They are answers, not errors.
 
 return            done
 raise Retry(60)   again, in a minute; counts as an attempt

@@ -1,4 +1,4 @@
-"""Does it add up? published = done + pending + undelivered + delayed + dead + discarded (+ trimmed)."""
+"""The account of a stream: published = done + pending + undelivered + delayed + dead + discarded (+ trimmed)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from millstream.delivery.steps import Account
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Where all that was published is, as one group sees it, at one moment."""
+    """The places of all published entries for one group, at one moment."""
 
-    published: int | None  # entries of producers, delayed ones included; None: the server does not count
+    published: int | None  # entries of producers, with delayed ones; None: the server does not count
     done: int
-    pending: int  # in the hands of consumers, or waiting for a retry, or released
+    pending: int  # held by consumers, waiting for a retry, or released
     undelivered: int
-    delayed: int  # waiting for their time
-    dead: int  # dead letters of this group that are there
-    discarded: int  # given up for good: by setting, or removed from the dead letters
+    delayed: int  # published with a delay that is not over
+    dead: int  # present dead letters of this group
+    discarded: int  # dropped by setting, or discarded from the dead letters
     trimmed: int  # removed from the stream while they were pending, without a tombstone
     released: int  # of the pending ones
     waiting: int  # of the pending ones: for their retry
-    redriven: int  # dead letters that went back
+    redriven: int  # redriven dead letters
 
     @property
     def accounted(self) -> int:
@@ -30,12 +30,12 @@ class Audit:
 
     @property
     def balanced(self) -> bool | None:
-        """Whether nothing is missing and nothing too much; None where the server does not count."""
+        """Return whether the account balances, or None where the server does not count."""
         return None if self.published is None else self.published == self.accounted
 
 
 def audit_of(account: Account, group: str) -> Audit:
-    """The account as people read it. Copies and redriven entries were added again, but published once."""
+    """Build the account. Copies and redriven entries were appended again, but published once."""
     counters = account.counters
     redriven = _of(counters, "redriven", group)
     copied = counters.get(f"copied:{group}", 0)
@@ -58,12 +58,12 @@ def audit_of(account: Account, group: str) -> Audit:
 
 
 def _of(counters: Mapping[str, int], name: str, group: str) -> int:
-    """A count of dead letters that left; those that other libraries wrote name no group, and are taken for ours."""
+    """Return a count of removed dead letters. Those of other libraries name no group and count as ours."""
     return counters.get(f"{name}:{group}", 0) + counters.get(f"{name}:", 0)
 
 
 def _dead_of_others(counters: Mapping[str, int], group: str) -> int:
-    """Dead letters that other groups have in the same stream, by their counters; what is not theirs is ours."""
+    """Return the dead letters of other groups in the same stream, by their counters. All others are ours."""
     total = 0
     for name, count in counters.items():
         kind, _, owner = name.partition(":")

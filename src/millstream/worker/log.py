@@ -5,8 +5,7 @@
         text:  the lease was lost stream=orders group=billing id=1-0
         JSON:  {"event": "the lease was lost", "stream": "orders", …}      with JsonFormatter on the handler
 
-Values also stand in the record's `fields`, for handlers of one's own. Never log entry fields: they are other
-people's data.
+Values are also in the record's `fields`, for custom handlers. Never log entry fields: they are the users' data.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-OWN: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})  # what logging itself takes
+OWN: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})  # the keyword arguments of logging itself
 
 
 class BoundLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that says the same names with every line, and takes more with each."""
+    """A logger that adds fixed names and values to every line."""
 
     def bind(self, **fields: object) -> BoundLogger:
-        """The same with more names."""
+        """Return a logger with further names and values."""
         return bound(self.logger, **{**(self.extra or {}), **fields})
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
@@ -34,7 +33,7 @@ class BoundLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class _LogLine:
-    """A message that is put together only if somebody prints it."""
+    """A message that is formatted only when it is printed."""
 
     def __init__(self, sentence: object, fields: dict[str, object]) -> None:
         self._sentence, self._fields = sentence, fields
@@ -44,7 +43,7 @@ class _LogLine:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, event and the names of the line."""
+    """Formats a record as one JSON object: time, level, logger, event and the values of the line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -60,7 +59,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def bound(logger: logging.Logger, **fields: object) -> BoundLogger:
-    """A logger for one stream, group, consumer, …"""
+    """Return a logger for one stream, group, consumer, …"""
     return BoundLogger(logger, fields)
 
 
@@ -69,7 +68,7 @@ def _text(value: object) -> str:
 
 
 def _value(value: object) -> str:
-    """A value as it stands behind `name=`: in quotes if it would not be one word."""
+    """Format a value after `name=`, in quotes if it is not one word."""
     text = _text(value)
     is_word = bool(text) and text.isprintable() and not any(char in text for char in ' "=')
     return text if is_word else json.dumps(text, ensure_ascii=False)

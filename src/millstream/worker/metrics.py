@@ -3,9 +3,9 @@
     recorder = PrometheusRecorder()             # the process's registry, or PrometheusRecorder(registry)
     orders = Stream[Order]("orders", url, group="billing", recorder=recorder)
 
-Names are kept to the letter, so dashboards made for the RFC's workers show ours too; every series is labelled with
-stream and group. Any number of recorders may share a registry: the series are made once. The package
-`prometheus-client` is needed only by who makes a recorder.
+Names are exactly those of the RFC, so its dashboards work with our workers, too. Every series has the labels stream and
+group. Any number of recorders may share a registry: the series are made once. The package `prometheus-client` is needed
+only to make a recorder.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _making = threading.Lock()
 
 
 def _series(registry: CollectorRegistry | None) -> dict[str, Any]:
-    """The series of a registry, made when first asked for."""
+    """Return the series of a registry, created on first use."""
     try:
         import prometheus_client as prometheus
     except ImportError as error:
@@ -95,7 +95,7 @@ def _series(registry: CollectorRegistry | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What a recorder is bound to."""
+    """The stream and group of a recorder."""
 
     stream: str = ""
     group: str = ""
@@ -118,7 +118,7 @@ class PrometheusRecorder:
         self._children: dict[tuple[str, ...], Any] = {}  # a look-up by labels takes a lock
 
     def bind(self, stream: str, group: str) -> PrometheusRecorder:
-        """A recorder for a stream and a group, into the same registry. A group's series are there from now on, at 0."""
+        """Return a recorder for a stream and a group in the same registry. The series of the group start at 0."""
         bound = copy.copy(self)  # shares the series and the starts
         bound._place, bound._children = _Place(stream, group), {}
         for name, (_, more) in (COUNTERS | HISTOGRAMS | GAUGES).items():
@@ -127,7 +127,7 @@ class PrometheusRecorder:
         return bound
 
     def _at(self, name: str, *more: str) -> Any:
-        """The series for this stream and group and these further labels."""
+        """Return the series for this stream and group and further labels."""
         child = self._children.get((name, *more))
         if child is None:
             child = self._series[name].labels(self._place.stream, self._place.group, *more)

@@ -1,8 +1,8 @@
 """Every setting of a worker: its meaning, its default, and the rules that hold between them.
 
-A `Settings` that exists is one that can be used: what breaks a rule is refused when it is made, with the name of
-the field and the rule. All durations are seconds. Settings come from code, from environment variables
-(`MILLSTREAM_LEASE=10`, `MILLSTREAM_BACKOFF_CAP=60`), from a TOML file or from a URL's query; see `reading`.
+Every `Settings` object is valid: a value that breaks a rule is refused when the object is made, with the name of the
+field and the rule. All durations are seconds. Settings come from code, from environment variables
+(`MILLSTREAM_LEASE=10`, `MILLSTREAM_BACKOFF_CAP=60`), from a TOML file or from a URL's query; see `sources`.
 
 `RecoveryConfig` holds the names and defaults of the RFC and becomes Settings that share a group with its workers.
 The options of the RFC's library are here under these names: LBSIdleTime min_idle, LBSRecoveryCount startup_batch,
@@ -37,12 +37,12 @@ GROUP_START: Final = re.compile(r"\$|\d+(-\d+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """When a flood of dead letters pauses reading: more than `share` of at least `least` in the last `window`."""
+    """The rule that pauses reading: more than `share` dead letters of at least `least` settled in the last `window`."""
 
     share: float = 0.5  # dead letters out of all settled
-    least: int = 20  # settled in the window before it is judged
-    window: float = 60.0  # seconds looked back
-    pause: float = 30.0  # seconds without reading; then one more try
+    least: int = 20  # settled in the window before the rule applies
+    window: float = 60.0  # seconds
+    pause: float = 30.0  # seconds without reading before the next try
 
     def __post_init__(self) -> None:
         for name in ("share", "window", "pause"):
@@ -55,10 +55,10 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How one worker treats one stream. `heartbeat_s`, `min_idle_s` and `has_lock_keys` have what depends on others."""
+    """How one worker treats one stream. The properties resolve defaults that depend on other settings."""
 
     # Leases
-    lease: float = 30.0  # seconds after which a delivery that nobody renewed may be taken over
+    lease: float = 30.0  # seconds after which a delivery without renewal may be taken over
     heartbeat: float | None = None  # seconds between renewals; None: lease / 3
     heartbeat_process: bool = False  # also renew from a child process, for handlers that hold the interpreter
     lock_keys: bool | None = None  # also write the RFC's `lock:{stream}:<id>`; None: with recovery="rfc" only
@@ -66,8 +66,8 @@ class Settings:
     # Failures
     max_retries: int = 3  # deliveries after the first; then the entry is a dead letter
     max_crashes: int = 2  # deaths of a process that the entry caused, being handled alone; then it is a dead letter
-    backoff: Backoff = field(default_factory=Backoff)  # how long before each of them
-    dead_letter: str | type[Discard] = DEAD_LETTER  # the stream they go to, {stream} being the stream's name
+    backoff: Backoff = field(default_factory=Backoff)  # the delay before each retry
+    dead_letter: str | type[Discard] = DEAD_LETTER  # the dead-letter stream; {stream} stands for the stream's name
     breaker: Breaker | None = field(default_factory=Breaker)  # None: never pause
 
     # Recovery
@@ -76,27 +76,29 @@ class Settings:
     reconcile_every: float = 60.0  # seconds between scans; jitter is added
     min_idle: float | None = None  # seconds an entry must be idle to be recovered; None: lease
     batch: int = 50  # entries recovered by one call
-    startup_batch: int = 1000  # the same for the scan before the first read
-    reap_idle: float = 3600.0  # seconds after which a consumer that holds nothing is removed
-    listener: bool | None = None  # hear expired lock keys; None: with recovery="rfc" only
-    listener_queue: int = 500  # events waiting to be looked at; more are dropped and counted
+    startup_batch: int = 1000  # entries recovered by the scan before the first read
+    reap_idle: float = 3600.0  # seconds after which a consumer without entries is removed
+    listener: bool | None = None  # listen for expired lock keys; None: with recovery="rfc" only
+    listener_queue: int = 500  # events in the queue; further ones are dropped and counted
     listener_timeout: float = 600.0  # seconds an event may wait before it is dropped
 
     # Reading
-    group_start: str = "0"  # where a new group begins: "0" all there is, "$" what comes, or an id
-    block: float = 5.0  # seconds that a read waits at most
-    reconnect: Backoff = field(default_factory=lambda: Backoff(first=0.1, cap=30.0))  # between tries to read
+    group_start: str = "0"  # where a new group begins: "0" the first entry, "$" new entries, or an id
+    block: float = 5.0  # seconds that a blocking read waits at most
+    reconnect: Backoff = field(
+        default_factory=lambda: Backoff(first=0.1, cap=30.0)
+    )  # the delay between tries to reconnect
     reconnect_tries: int | None = None  # failures in a row before a worker gives up; None: never
-    connect_wait: float | None = None  # seconds that a start waits for a server that is not there; None: for ever
+    connect_wait: float | None = None  # seconds that a start waits for the server; None: for ever
 
     # Entries
-    field_prefix: str = "_"  # starts the names of fields that we add: _retry_count, _original_id
-    retain: Retain = "acked"  # "acked": an entry goes when all groups are done; "all": it stays
-    dedupe_window: float = 3600.0  # seconds for which a `dedupe=` key is remembered
+    field_prefix: str = "_"  # the prefix of fields that Millstream adds: _retry_count, _original_id
+    retain: Retain = "acked"  # "acked": an entry is removed when all groups are done with it; "all": it stays
+    dedupe_window: float = 3600.0  # seconds during which a `dedupe=` key is remembered
 
     # The process
-    shutdown_grace: float = 30.0  # seconds that handlers get to finish; what is left is released
-    consumer: str | None = None  # a name of your choice; see identity
+    shutdown_grace: float = 30.0  # seconds that handlers get to finish before their entries are released
+    consumer: str | None = None  # a name of your choice; see `identity`
 
     def __post_init__(self) -> None:
         for name in _SECONDS:
@@ -135,7 +137,7 @@ class Settings:
             raise ConfigError('lock_keys: must be on with recovery="rfc", or every live delivery looks dead to others')
         if self.dead_letter is not Discard and not (isinstance(self.dead_letter, str) and self.dead_letter):
             raise ConfigError("dead_letter: must be the name of a stream; to drop what is given up, say Discard")
-        checks.text("field_prefix", self.field_prefix)  # or our fields fall together with the user's
+        checks.text("field_prefix", self.field_prefix)  # otherwise our fields could clash with the user's
         checks.text("group_start", self.group_start)
         is_place = GROUP_START.fullmatch(self.group_start) is not None
         checks.holds("group_start", self.group_start, is_place, 'must be "0", "$" or an entry id')
@@ -144,60 +146,60 @@ class Settings:
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between renewals."""
+        """Return the seconds between renewals."""
         return self.lease / 3 if self.heartbeat is None else self.heartbeat
 
     @property
     def min_idle_s(self) -> float:
-        """Seconds an entry must be idle to be recovered."""
+        """Return the seconds an entry must be idle to be recovered."""
         return self.lease if self.min_idle is None else self.min_idle
 
     @property
     def has_lock_keys(self) -> bool:
-        """Whether deliveries are also marked by the RFC's lock keys."""
+        """Return whether deliveries are also marked by the RFC's lock keys."""
         return self.recovery == "rfc" if self.lock_keys is None else self.lock_keys
 
     @property
     def has_listener(self) -> bool:
-        """Whether expired lock keys are listened for."""
+        """Return whether the worker listens for expired lock keys."""
         return self.recovery == "rfc" if self.listener is None else self.listener
 
     @property
     def keeps_dead(self) -> bool:
-        """Whether what is given up becomes a dead letter."""
+        """Return whether an entry that is given up becomes a dead letter."""
         return self.dead_letter is not Discard
 
     @property
     def dead_letter_name(self) -> str:
-        """The name of the dead-letter stream, {stream} standing for the stream; the usual one where none is written."""
+        """Return the name of the dead-letter stream, with {stream} for the name of the stream."""
         return self.dead_letter if isinstance(self.dead_letter, str) else DEAD_LETTER
 
     def policy(self, on: Mapping[type[BaseException], Rule] | None = None) -> RetryPolicy:
-        """The retry policy that these settings describe, with rules for exception classes."""
+        """Return the retry policy of these settings, with rules for exception classes."""
         return RetryPolicy(max_retries=self.max_retries, backoff=self.backoff, on=on or {})
 
     def consumer_name(self) -> str:
-        """A name for a new life of a worker; each call gives another."""
+        """Return a name for a new incarnation of a worker. Each call returns another name."""
         return identity.consumer_name(self.consumer)
 
     @classmethod
     def names(cls) -> frozenset[str]:
-        """The names under which a query or TOML file may give settings: `lease`, `backoff.cap`, …"""
+        """Return the names of settings in a query or TOML file: `lease`, `backoff.cap`, …"""
         return sources.names(cls)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, prefix: str = "MILLSTREAM_") -> Self:
-        """Settings from the environment; variables that are not settings are other people's."""
+        """Read settings from the environment. Other variables are ignored."""
         return sources.from_env(cls, environ, prefix)
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Self:
-        """Settings from the query of a URL (`lease=10&backoff.cap=60`); an unknown name is an error."""
+        """Read settings from the query of a URL (`lease=10&backoff.cap=60`). An unknown name is an error."""
         return sources.from_texts(cls, query)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
-        """Settings from the table `[millstream]` or `[tool.millstream]` of a TOML file, or from one without such."""
+        """Read settings from the table `[millstream]` or `[tool.millstream]` of a TOML file, or from its top level."""
         return sources.from_toml(cls, Path(path))
 
 
@@ -236,8 +238,8 @@ class SettingsOverrides(TypedDict, total=False):
 
 
 class ClusterMode(StrEnum):
-    """The RFC's names for kinds of servers: accepted, and not needed. The URL says what it is, and a cluster's changes
-    are followed without being told."""
+    """The RFC's names for kinds of servers. They are accepted and not needed: the URL names the kind, and changes of a
+    cluster are followed automatically."""
 
     NONE = "none"
     OSS = "oss"
@@ -261,7 +263,7 @@ class RecoveryConfig:
             raise ConfigError(f"cluster_mode: must be one of {', '.join(ClusterMode)}, not {self.cluster_mode!r}")
 
     def settings(self, **others: Unpack[SettingsOverrides]) -> Settings:
-        """Settings of a worker that shares a group with the RFC's; `others` are settings that the RFC lacks.
+        """Return settings of a worker that shares a group with the RFC's. `others` are settings that the RFC lacks.
 
         The lease, which is the lifetime of a lock, is 5 s or the idle time if that is shorter, unless another is given:
         an owner that is silent for so long counts as dead for the keyspace listener. The scan waits for the idle time.

@@ -1,6 +1,6 @@
 """Settings from outside: environment, URL query and TOML file into a settings dataclass.
 
-It goes by the dataclass's own annotations, so a new setting is readable from everywhere as soon as it exists. A
+The dataclass's own annotations define names and types, so a new setting is readable from every source at once. A
 setting that is a dataclass itself is given part by part: `backoff.cap` in a query, BACKOFF_CAP in the
 environment, `[millstream.backoff] cap` in TOML; the parts that are not given keep the setting's defaults.
 """
@@ -26,19 +26,19 @@ DISCARD: Final = "discard"
 
 
 def names(cls: type[Any]) -> frozenset[str]:
-    """Every name that can be given, parts of settings as `backoff.cap`."""
+    """Return every name that can be given, with parts of settings as `backoff.cap`."""
     return frozenset(_hints(cls))
 
 
 def from_env(cls: type[T], environ: Mapping[str, str], prefix: str) -> T:
-    """From variables such as PREFIX_LEASE and PREFIX_BACKOFF_CAP; all others are passed over."""
+    """Read settings from variables such as PREFIX_LEASE and PREFIX_BACKOFF_CAP. Other variables are ignored."""
     known = {prefix + name.upper().replace(".", "_"): name for name in names(cls)}
     texts = {known[variable]: text for variable, text in environ.items() if variable in known}
     return from_texts(cls, texts)
 
 
 def from_texts(cls: type[T], texts: Mapping[str, str]) -> T:
-    """From names and texts; an unknown name is an error that says which one was meant."""
+    """Read settings from names and texts. An unknown name is an error that suggests a known one."""
     hints = _hints(cls)
     for name in texts:
         _check_name(name, hints)
@@ -46,7 +46,7 @@ def from_texts(cls: type[T], texts: Mapping[str, str]) -> T:
 
 
 def from_toml(cls: type[T], path: Path) -> T:
-    """From the table [millstream] or [tool.millstream] of a TOML file, or from the whole of one that has neither."""
+    """Read settings from the table [millstream] or [tool.millstream] of a TOML file, or from its top level."""
     try:
         whole = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -60,7 +60,7 @@ def from_toml(cls: type[T], path: Path) -> T:
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    """Names to types; of a setting that is a dataclass its parts, and its own name where it may be None."""
+    """Return names and types. A dataclass setting is listed by its parts, and by its own name if it may be None."""
     found: dict[str, Any] = {}
     for name, hint in get_type_hints(cls).items():
         inner = next((kind for kind in _kinds(hint) if dataclasses.is_dataclass(kind)), None)
@@ -72,7 +72,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; of any other type itself."""
+    """Return the members of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) is UnionType else (hint,)
 
 
@@ -83,7 +83,7 @@ def _check_name(name: str, hints: Mapping[str, Any]) -> None:
 
 
 def _parsed(name: str, hint: Any, text: str) -> Any:
-    """A text as a value of that type."""
+    """Parse a text as a value of a type."""
     kinds, word = _kinds(hint), text.strip().lower()
     if bool in kinds and word in FLAGS:
         return FLAGS[word]
@@ -101,7 +101,7 @@ def _parsed(name: str, hint: Any, text: str) -> Any:
 
 
 def _native(hint: Any, value: Any) -> Any:
-    """A value of TOML; the settings check its type themselves, but these two have no word there."""
+    """Convert the TOML values that have no equivalent type. Settings check all other types themselves."""
     if value is False and _holds_dataclass(_kinds(hint)):
         return None
     if isinstance(value, str) and value.lower() == DISCARD and type[Discard] in _kinds(hint):
@@ -114,7 +114,7 @@ def _holds_dataclass(kinds: tuple[Any, ...]) -> bool:
 
 
 def _flat(table: Mapping[str, Any], hints: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Inner tables taken apart into `backoff.cap`."""
+    """Flatten inner tables into names such as `backoff.cap`."""
     found: list[tuple[str, Any]] = []
     for name, value in table.items():
         if isinstance(value, dict) and any(known.startswith(f"{name}.") for known in hints):
@@ -125,7 +125,7 @@ def _flat(table: Mapping[str, Any], hints: Mapping[str, Any]) -> list[tuple[str,
 
 
 def _made(cls: type[T], values: Mapping[str, Any]) -> T:
-    """The settings; parts are put into the default of the setting that they belong to."""
+    """Build the settings. Parts replace those of the default of their setting."""
     whole = {name: value for name, value in values.items() if "." not in name}
     parts: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
