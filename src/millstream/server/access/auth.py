@@ -22,8 +22,7 @@ from millstream.server.access.permissions import BadRule, Catalogue, Denial, Kin
 from millstream.server.access.users import Unmatched, User, merged
 
 if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client, Server
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class Denied:
 class AccessControl:
     """The users of a hub. Everything is called under its lock."""
 
-    def __init__(self, hub: Hub, table: dict[bytes, Command], describe: Callable[[Session, int], bytes]) -> None:
+    def __init__(self, hub: Server, table: dict[bytes, Command], describe: Callable[[Client, int], bytes]) -> None:
         self._hub = hub
         self._table = table
         self._describe = describe  # formats a connection as a line of CLIENT LIST
@@ -141,7 +140,7 @@ class AccessControl:
 
     # Logging in
 
-    def log_in(self, session: Session, name: bytes, password: bytes, word: bytes, *, in_exec: bool = False) -> bool:
+    def log_in(self, session: Client, name: bytes, password: bytes, word: bytes, *, in_exec: bool = False) -> bool:
         """Log a connection in as this user. A refused connection keeps its user. `word` is the name of the command."""
         user = self.users.get(name) or User(name, self)  # an unknown user takes as long to refuse
         if not user.accepts(password):
@@ -160,7 +159,7 @@ class AccessControl:
 
     # Checking
 
-    def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def gate(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """Return the reason to refuse a command, or None."""
         denial = self.denial(session, row, argv)
         if denial is None:
@@ -169,7 +168,7 @@ class AccessControl:
         self._remember(_REASONS[denial.kind], context, denial.what, session.user, session)
         return CommandError(b"NOPERM " + _refused(session.user, denial))
 
-    def refusal_in_exec(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def refusal_in_exec(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """Check like `gate` a command that was allowed when it was queued."""
         denial = self.denial(session, row, argv)
         if denial is None:
@@ -177,7 +176,7 @@ class AccessControl:
         self._remember(_REASONS[denial.kind], "multi", denial.what, session.user, session)
         return CommandError(_RULES_CHANGED + _REASONS_IN_EXEC[denial.kind])
 
-    def refusal_in_script(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def refusal_in_script(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """Check like `gate` a command that a script calls."""
         denial = self.denial(session, row, argv)
         if denial is None:
@@ -185,7 +184,7 @@ class AccessControl:
         self._remember(_REASONS[denial.kind], "lua", denial.what, session.user, session)
         return CommandError(b"ERR ACL failure in script: " + _refused(session.user, denial))
 
-    def denial(self, session: Session, row: Command, argv: list[bytes]) -> Denial | None:
+    def denial(self, session: Client, row: Command, argv: list[bytes]) -> Denial | None:
         """Return why a connection may not run a call, or None. A connection of a deleted user may run nothing."""
         if session.is_trusted:
             return None
@@ -326,7 +325,7 @@ class AccessControl:
 
     # The log
 
-    def _remember(self, reason: str, context: str, what: bytes, user: bytes, session: Session) -> None:
+    def _remember(self, reason: str, context: str, what: bytes, user: bytes, session: Client) -> None:
         self.denied[_COUNTED_AS[reason]] += 1
         now_ms = self._hub.now_ms()
         entry = Denied(self._serial, reason, context, what, user, now_ms, now_ms, self._describe(session, now_ms))
@@ -349,7 +348,7 @@ NOT_SAVED: Final = "ERR There was an error trying to save the ACLs. Please check
 _UNCHANGED: Final = b"WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
 
 
-def _may_go_on_listening(user: User, session: Session) -> bool:
+def _may_go_on_listening(user: User, session: Client) -> bool:
     return (
         user.may_listen(session.channels)
         and user.may_listen(session.shards)

@@ -17,17 +17,29 @@ how far the group has come. A test holds both ways against each other, and both 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from millstream.engine.commands.streams.group import deliver_run
 from millstream.engine.commands.streams.settle import RELEASE_MODES, ReleaseMode
+from millstream.engine.keys.keyspace import Keyspace
 from millstream.engine.streams.groups import Group
 from millstream.engine.streams.ids import MAX_KEY
 from millstream.engine.streams.stream import Stream
 from millstream.server.batching.uniform import Alike
+from millstream.server.core.blocking import Waiters
 
-if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
+
+class Hub(Protocol):
+    """The hub as the fast paths see it. Its attributes are explained there."""
+
+    delivering: tuple[Group, bytes, bytes] | None
+    dirty: int
+    encoded: list[bytes]
+    has_waiters: bool
+    keeps_log: bool
+    keyspace: Keyspace
+    waiters: Waiters
+
 
 # On a hub, in a database: requests, a time, a protocol, where replies go; and the bytes of the requests, each for
 # itself or all in one, if they are known and none is long.

@@ -16,13 +16,14 @@ from millstream.engine.faults import (
 from millstream.engine.outcome import OK, Reply, Verbatim
 from millstream.engine.text.args import I64_MAX, as_integer, integer
 from millstream.errors import CommandError
-from millstream.server.commands.common import ReplyMode, add_help, bad_name, is_plain
+from millstream.server.commands.common import add_help, bad_name, is_plain
 from millstream.server.core.call import ServerCall, ServerRegistry
+from millstream.server.core.interfaces import Client, ReplyMode
 from millstream.server.features.client_memory import sizes_of
 from millstream.server.protocol.sequence import NOTHING
 
 if TYPE_CHECKING:
-    from millstream.server.core.session import Session
+    from millstream.server.core.services import Services
 
 COMMANDS = ServerRegistry("connection")
 COMMANDS.contains("client", since="2.4.0", summary="A container for client connection commands.")
@@ -31,10 +32,10 @@ _PLAIN = "noscript loading stale"
 _ADMIN = "admin noscript loading stale"
 _TYPES: Final = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 
-Test = Callable[["Session"], bool]
+Test = Callable[[Client], bool]
 
 
-def describe(session: Session, now_ms: int) -> bytes:
+def describe(hub: Services, session: Client, now_ms: int) -> bytes:
     """A connection as a line of CLIENT LIST, without the line end."""
     sizes = sizes_of(session)
     fields = {
@@ -45,7 +46,7 @@ def describe(session: Session, now_ms: int) -> bytes:
         "name": _text(session.name),
         "age": max(0, now_ms - session.created_ms) // 1000,
         "idle": max(0, now_ms - session.last_ms) // 1000,
-        "flags": _flags(session),
+        "flags": _flags(hub, session),
         "db": session.db,
         "sub": len(session.channels),
         "psub": len(session.patterns),
@@ -67,7 +68,7 @@ def describe(session: Session, now_ms: int) -> bytes:
         "events": "rw" if sizes.waiting else "r",
         "cmd": session.last_command,
         "user": _text(session.user),
-        "redir": _redirect(session),
+        "redir": _redirect(hub, session),
         "resp": session.protocol,
         "lib-name": _text(session.lib_name),
         "lib-ver": _text(session.lib_version),
@@ -86,11 +87,11 @@ def _text(word: bytes) -> str:
     return word.decode("latin-1")
 
 
-def _flags(session: Session) -> str:
+def _flags(hub: Services, session: Client) -> str:
     letters = ""
-    tracked = session.hub.tracking.of(session)
+    tracked = hub.tracking.of(session)
     for letter, applies in (
-        ("O", session in session.hub.monitors),
+        ("O", session in hub.monitors),
         ("P", session.subscriptions or session.shards),
         ("x", session.queue is not None),
         ("b", session.waiter is not None),
@@ -105,12 +106,12 @@ def _flags(session: Session) -> str:
     return letters or "N"
 
 
-def _redirect(session: Session) -> int:
-    tracked = session.hub.tracking.of(session)
+def _redirect(hub: Services, session: Client) -> int:
+    tracked = hub.tracking.of(session)
     return -1 if tracked is None else tracked.redirect
 
 
-def _type_of(session: Session) -> bytes:
+def _type_of(session: Client) -> bytes:
     return b"pubsub" if session.subscriptions or session.shards else b"normal"
 
 
@@ -121,7 +122,7 @@ def _type(word: bytes) -> bytes:
     return b"replica" if kind == b"slave" else kind
 
 
-def _sessions(call: ServerCall) -> list[Session]:
+def _sessions(call: ServerCall) -> list[Client]:
     return [session for _, session in sorted(call.hub.sessions.items()) if not session.is_closed]
 
 
@@ -164,7 +165,7 @@ def setinfo(call: ServerCall, argv: list[bytes]) -> Reply:
 @COMMANDS.serves("client|info", 2, _PLAIN, since="6.2.0", summary="Describes this connection.")
 def info(call: ServerCall, argv: list[bytes]) -> Reply:
     """CLIENT INFO"""
-    return Verbatim(describe(call.session, call.now_ms) + b"\n")
+    return Verbatim(describe(call.hub, call.session, call.now_ms) + b"\n")
 
 
 @COMMANDS.serves("client|list", -2, _ADMIN, since="2.4.0", summary="Lists open connections.")
@@ -179,7 +180,7 @@ def list_(call: ServerCall, argv: list[bytes]) -> Reply:
         chosen = [call.hub.sessions[number] for number in ids if number in call.hub.sessions]
     elif len(argv) != 2:
         raise fault(SYNTAX)
-    return Verbatim(b"".join(describe(session, call.now_ms) + b"\n" for session in chosen))
+    return Verbatim(b"".join(describe(call.hub, session, call.now_ms) + b"\n" for session in chosen))
 
 
 @COMMANDS.serves("client|kill", -3, _ADMIN, since="2.4.0", summary="Terminates open connections.")

@@ -14,7 +14,7 @@ from millstream.server.core.call import ServerCall
 from millstream.server.features.tracking import Subscription
 
 if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
+    from millstream.server.core.services import Services
 
 COMMANDS = client.COMMANDS
 _PLAIN = "noscript loading stale"
@@ -41,7 +41,7 @@ def tracking(call: ServerCall, argv: list[bytes]) -> Reply:
     return OK
 
 
-def _parse(hub: Hub, words: list[bytes]) -> Subscription:
+def _parse(hub: Services, words: list[bytes]) -> Subscription:
     wanted = Subscription()
     at = 0
     while at < len(words):

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from millstream.engine.outcome import Reply, Simple
 from millstream.errors import CommandError
 from millstream.server.core.call import ServerCall, ServerRegistry
-
-
-class ReplyMode(Enum):
-    """CLIENT REPLY: which replies are sent."""
-
-    ON = "on"
-    OFF = "off"
-    SKIP_NEXT = "skip next"  # CLIENT REPLY SKIP is running
-    SKIP = "skip"  # the command after it is
 
 
 def add_help(registry: ServerRegistry, container: str, *, since: str = "5.0.0", group: str | None = None) -> None:

@@ -17,17 +17,17 @@ from millstream.server.features.maxmemory import STARTUP
 from millstream.version import REDIS_VERSION, VERSION
 
 if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
+    from millstream.server.core.services import Services
 
 COMMANDS = ServerRegistry("server")
 
 Field: TypeAlias = "tuple[str, object]"
-Section: TypeAlias = "Callable[[Hub, int], Iterator[Field]]"
+Section: TypeAlias = "Callable[[Services, int], Iterator[Field]]"
 
 _RUN_ID: Final = uuid4().hex + uuid4().hex[:8]
 
 
-def _server(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _server(hub: Services, now_ms: int) -> Iterator[Field]:
     yield "redis_version", REDIS_VERSION.decode()
     yield "millstream_version", VERSION
     yield "redis_git_sha1", "00000000"
@@ -50,7 +50,7 @@ def _server(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "configured_hz", hub.config.number("hz")
 
 
-def _clients(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _clients(hub: Services, now_ms: int) -> Iterator[Field]:
     sessions = list(hub.sessions.values())
     yield "connected_clients", len(sessions)
     yield "cluster_connections", 0
@@ -84,7 +84,7 @@ def _human(size: int) -> str:
     return f"{size}B"
 
 
-def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _memory(hub: Services, now_ms: int) -> Iterator[Field]:
     resident, used, peak = _resident_bytes(), hub.memory.used, hub.memory.peak
     limit = hub.config.number("maxmemory")
     for name, size in (("used_memory", used), ("used_memory_rss", resident), ("used_memory_peak", peak)):
@@ -115,7 +115,7 @@ def _memory(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "lazyfree_pending_objects", 0
 
 
-def _persistence(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _persistence(hub: Services, now_ms: int) -> Iterator[Field]:
     yield "loading", 0
     yield "async_loading", 0
     if hub.store is not None:
@@ -132,7 +132,7 @@ def _persistence(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "aof_last_write_status", "ok"
 
 
-def _stats(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _stats(hub: Services, now_ms: int) -> Iterator[Field]:
     stats, pubsub = hub.stats, hub.pubsub
     totals = hub.rates.totals()
     commands, bytes_in, bytes_out = hub.rates.per_second()
@@ -167,7 +167,7 @@ def _stats(hub: Hub, now_ms: int) -> Iterator[Field]:
         yield f"acl_access_denied_{what}", times
 
 
-def _replication(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _replication(hub: Services, now_ms: int) -> Iterator[Field]:
     yield "role", "master"
     yield "connected_slaves", 0
     yield "master_failover_state", "no-failover"
@@ -181,7 +181,7 @@ def _replication(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "repl_backlog_histlen", 0
 
 
-def _cpu(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _cpu(hub: Services, now_ms: int) -> Iterator[Field]:
     times = os.times()
     yield "used_cpu_sys", f"{times.system:.6f}"
     yield "used_cpu_user", f"{times.user:.6f}"
@@ -192,19 +192,19 @@ def _cpu(hub: Hub, now_ms: int) -> Iterator[Field]:
     yield "used_cpu_process", f"{time.process_time():.6f}"
 
 
-def _threads(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _threads(hub: Services, now_ms: int) -> Iterator[Field]:
     yield "io_thread_0", f"clients={len(hub.sessions)},reads=0,writes=0"
 
 
-def _hotkeys(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _hotkeys(hub: Services, now_ms: int) -> Iterator[Field]:
     yield from ()
 
 
-def _modules(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _modules(hub: Services, now_ms: int) -> Iterator[Field]:
     yield from ()
 
 
-def _commandstats(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _commandstats(hub: Services, now_ms: int) -> Iterator[Field]:
     for name, counted in hub.stats.by_command.items():
         usec = counted.nanoseconds // 1000
         per_call = counted.nanoseconds / 1000 / counted.calls if counted.calls else 0.0
@@ -222,7 +222,7 @@ def _slowness(counted: CommandStats) -> str:
     return f",slowlog_count={counted.slow},slowlog_time_ms_sum={total_ms:.2f},slowlog_time_ms_max={most_ms:.2f}"
 
 
-def _latencystats(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _latencystats(hub: Services, now_ms: int) -> Iterator[Field]:
     if not hub.tracks_latency:
         return
     shares = hub.config["latency-tracking-info-percentiles"].decode().split()
@@ -232,16 +232,16 @@ def _latencystats(hub: Hub, now_ms: int) -> Iterator[Field]:
             yield f"latency_percentiles_usec_{name}", ",".join(known)
 
 
-def _errorstats(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _errorstats(hub: Services, now_ms: int) -> Iterator[Field]:
     for code, times in hub.stats.by_error.items():
         yield f"errorstat_{code}", f"count={times}"
 
 
-def _cluster(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _cluster(hub: Services, now_ms: int) -> Iterator[Field]:
     yield "cluster_enabled", 0
 
 
-def _keyspace(hub: Hub, now_ms: int) -> Iterator[Field]:
+def _keyspace(hub: Services, now_ms: int) -> Iterator[Field]:
     for db in hub.keyspace:
         if db.values:
             left = [at_ms - now_ms for at_ms in db.expires.values()]

@@ -8,8 +8,8 @@ from millstream.engine.faults import SYNTAX, fault
 from millstream.engine.outcome import OK, Reply, Simple
 from millstream.errors import PersistenceError, WriteFailed
 from millstream.persistence.store import Store
-from millstream.server.commands.common import ReplyMode
 from millstream.server.core.call import ServerCall, ServerRegistry
+from millstream.server.core.interfaces import ReplyMode
 
 COMMANDS = ServerRegistry("server")
 

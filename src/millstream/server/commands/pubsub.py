@@ -13,7 +13,7 @@ from millstream.server.features.pubsub import Topics
 from millstream.server.protocol.sequence import Several
 
 if TYPE_CHECKING:
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client
 
 COMMANDS = ServerRegistry("pubsub")
 COMMANDS.contains("pubsub", since="2.8.0", summary="A container for Pub/Sub commands.")
@@ -27,8 +27,8 @@ _INTROSPECT = "pubsub loading stale"
 def _register_pair(
     prefix: str,
     topics_of: Callable[[ServerCall], Topics],
-    names_of: Callable[[Session], dict[bytes, None]],
-    counted: Callable[[Session], int],
+    names_of: Callable[[Client], dict[bytes, None]],
+    counted: Callable[[Client], int],
     *,
     what: str,
     keys: tuple[int, int, int],

@@ -14,8 +14,8 @@ from millstream.engine.outcome import Event, Reply, Wait
 from millstream.engine.table import Registry, Run
 
 if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client
+    from millstream.server.core.services import Services
 
 
 class ServerCall(CommandContext):
@@ -23,12 +23,12 @@ class ServerCall(CommandContext):
 
     __slots__ = ("hub", "session")
 
-    def __init__(self, hub: Hub, session: Session) -> None:
+    def __init__(self, hub: Services, session: Client) -> None:
         super().__init__(hub.keyspace, session.db, 0)
-        self.hub: Hub = hub
-        self.session: Session = session
+        self.hub: Services = hub
+        self.session: Client = session
 
-    def renew(self, session: Session, now_ms: int, may_block: bool) -> None:
+    def renew(self, session: Client, now_ms: int, may_block: bool) -> None:
         """Be the call of the next command: nothing has happened yet."""
         hub = self.hub
         self.session = session

@@ -37,13 +37,14 @@ from millstream.engine.table import Command
 from millstream.errors import CommandError
 from millstream.server.access.auth import AccessControl, redacted
 from millstream.server.batching.hot_commands import end_deliveries
-from millstream.server.commands import TABLE, find
+from millstream.server.commands import TABLE, find, lookup
 from millstream.server.commands.client import describe
 from millstream.server.config.settings import WITHOUT_EFFECT, Config
 from millstream.server.core.blocking import Alarms, Place, Waiter, Waiters, WaitOwner
 from millstream.server.core.call import ServerCall
+from millstream.server.core.interfaces import Client, Gate
 from millstream.server.core.rates import Rates
-from millstream.server.core.session import Gate, Session
+from millstream.server.core.session import Session
 from millstream.server.core.stats import Stats
 from millstream.server.core.timer import Timer, Waker
 from millstream.server.features import keyspace_events
@@ -128,11 +129,11 @@ class Hub:
         self.pause = Pause(self)
         self.watchman = Watchman(self.config)
         self.tracks_latency = self.config.is_on("latency-tracking")
-        self.runner = Runner(self)
+        self.runner = Runner(self, lookup, lambda: Session(self, _nowhere, address=b"lua"))
         self.scripts = Scripts(self.runner)
         self.libraries = Libraries(self.runner)
         self.sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
-        self.monitors: dict[Session, None] = {}
+        self.monitors: dict[Client, None] = {}
         self.gates: list[Gate] = []  # further reasons to refuse a command, asked in this order
         self._store: Store | None = None
         self.config_file: Path | None = None  # what CONFIG REWRITE writes
@@ -140,7 +141,7 @@ class Hub:
         self.turn_end: Callable[[], bool] | None = None  # will call `send_output` when its turn ends; False: not now
         self.setting_hooks: list[Callable[[str], None]] = []  # told of settings that have changed
         self.on_shutdown: Callable[[], None] | None = None  # ends the process that SHUTDOWN is sent to
-        self.access = AccessControl(self, TABLE, describe)
+        self.access = AccessControl(self, TABLE, lambda session, now_ms: describe(self, session, now_ms))
         self.memory = Memory(self)
         self.client_memory = ClientMemory(self)
         self.rates = Rates(self._counted)
@@ -389,7 +390,7 @@ class Hub:
             flags = self.scripts.flags_of(argv[1], is_body=row.name == "eval")
         return "no-writes" in flags
 
-    def show(self, session: Session, row: Command, argv: list[bytes]) -> None:
+    def show(self, session: Client, row: Command, argv: list[bytes]) -> None:
         """Show a command to those who monitor; what is secret is hidden, what is for operators is left out."""
         if row.flags & {"admin", "skip_monitor"}:
             return
@@ -402,7 +403,7 @@ class Hub:
 
     # Running a command, under the lock
 
-    def perform(self, session: Session, row: Command, argv: list[bytes], now_ms: int, may_block: bool) -> Reply | Wait:
+    def perform(self, session: Client, row: Command, argv: list[bytes], now_ms: int, may_block: bool) -> Reply | Wait:
         """Run one command for a session and hand out its effects, but for those that wait for `finish`."""
         # A command that runs others (EXEC, EVAL) keeps its call meanwhile, and they get one of their own.
         if self.encoded:
@@ -479,7 +480,7 @@ class Hub:
         keys = [argv[at] for at in row.key_positions(argv)]
         return {key: call.db.accessed[key] for key in keys if key in call.db.accessed}
 
-    def _track(self, call: ServerCall, session: Session, row: Command, argv: list[bytes], *, is_whole: bool) -> None:
+    def _track(self, call: ServerCall, session: Client, row: Command, argv: list[bytes], *, is_whole: bool) -> None:
         """Let a command be known to those who cache what they read; what a script does counts as its caller's."""
         by = self.runner.caller or session
         if row.name in _FLUSHING:
@@ -646,6 +647,10 @@ class Hub:
         self.finish()
         refusal = self.send_output() if self.before_replies is not None else None
         return refusal if refusal is not None and has_logged else reply
+
+    def drop_session(self, session: Session) -> None:
+        """Remove a session from the list of all."""
+        self.sessions.pop(session.id, None)
 
     def resume_later(self, session: Session) -> None:
         """A session has more to do once the current one is through."""

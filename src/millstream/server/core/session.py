@@ -11,11 +11,12 @@ between replies; those that the session's own command causes, after its reply.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import islice, takewhile
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from millstream.engine import faults
 from millstream.engine.faults import fault
@@ -26,7 +27,8 @@ from millstream.server.access.auth import DEFAULT_USER
 from millstream.server.batching.hot_commands import EXPRESS, EXPRESS_ALIKE
 from millstream.server.batching.uniform import AlikeReader
 from millstream.server.commands import PLAIN, lookup
-from millstream.server.commands.common import ReplyMode
+from millstream.server.core.interfaces import ReplyMode
+from millstream.server.core.services import Services
 from millstream.server.features.client_memory import Pacer
 from millstream.server.features.pause import Postponed
 from millstream.server.protocol.resp import RequestDecoder, append_reply, encode
@@ -34,11 +36,8 @@ from millstream.server.protocol.sequence import Several
 
 if TYPE_CHECKING:
     from millstream.server.core.blocking import Place, Waiter
-    from millstream.server.core.hub import Hub
 
 logger = logging.getLogger(__name__)
-
-Gate = Callable[["Session", Command, list[bytes]], "CommandError | None"]
 
 QUEUED: Final = Simple(b"QUEUED")
 TURN_MS: Final = 3  # how long requests of one connection may run in a row
@@ -60,6 +59,42 @@ NO_DEBUG: Final = (
     'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a '
     "local connection, otherwise you need to set this option in the configuration file, and then restart the server."
 )
+
+
+class SessionHub(Services, Protocol):
+    """The hub as its sessions see it. Its attributes are explained there."""
+
+    before_replies: Callable[[], CommandError | None] | None
+    encoded_db: int
+    is_busy: bool
+    is_told: bool
+    is_unsettled: bool
+    lock: threading.RLock
+
+    @property
+    def has_logged(self) -> bool:
+        """Return whether the command that just ran made a promise that is not certain yet."""
+
+    def close_later(self, session: Session) -> None:
+        """Forget a session once the current command has run."""
+
+    def commit(self) -> None:
+        """Log what a command did, and serve those who waited for it."""
+
+    def drop_session(self, session: Session) -> None:
+        """Remove a session from the list of all."""
+
+    def finish(self) -> None:
+        """Do what is due before the lock is released."""
+
+    def log_in_database(self, db: int) -> None:
+        """Use this database for the log lines of fast paths."""
+
+    def resume_later(self, session: Session) -> None:
+        """Let a session go on after the current one."""
+
+    def send_later(self, session: Session) -> None:
+        """Note that a session has output."""
 
 
 class Session:
@@ -120,7 +155,7 @@ class Session:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: SessionHub,
         send: Callable[[bytes], None],
         closed: Callable[[], None] | None = None,
         *,
@@ -128,7 +163,7 @@ class Session:
         address: bytes = b"",
         local_address: bytes = b"",
     ) -> None:
-        self.hub = hub
+        self.hub: SessionHub = hub
         self.id = number
         self.address = address or b"embedded:%d" % number
         self.local_address = local_address or b"embedded:0"
@@ -261,7 +296,7 @@ class Session:
         self.hub.stats.bytes_in += self.bytes_in
         self.hub.stats.bytes_out += self.bytes_out
         self.leave_everything()
-        self.hub.sessions.pop(self.id, None)
+        self.hub.drop_session(self)
 
     # Requests
 

@@ -11,10 +11,8 @@ import logging
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
+from collections.abc import Callable
+from typing import Final, Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +32,25 @@ class Waker(Protocol):
         """Nothing is to be done any more, until the next `aim`."""
 
 
+class Ticking(Protocol):
+    """The hub as its timer sees it."""
+
+    lock: threading.RLock
+    now_ms: Callable[[], int]
+
+    def next_due_ms(self) -> int | None:
+        """Return when `tick` will have something to do, or None."""
+
+    def tick(self) -> None:
+        """Do what is due."""
+
+
 class Timer:
     """Runs `hub.tick()` at the time it is aimed at. Every method is called under the hub's lock."""
 
     __slots__ = ("_hub", "_is_stopped", "_moved", "_target_ms", "_thread")
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Ticking) -> None:
         self._hub = weakref.ref(hub)
         self._moved = threading.Condition(hub.lock)
         self._target_ms: int | None = None  # None: asleep without a time

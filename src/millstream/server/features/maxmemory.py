@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sized
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
-from millstream.engine.keys.keyspace import Database, Keyspace
+from millstream.engine.keys.keyspace import CommandContext, Database, Keyspace
 from millstream.engine.streams.stream import Stream
 from millstream.engine.table import Command
 from millstream.errors import CommandError
@@ -26,9 +26,7 @@ from millstream.server.features import value_sizes
 
 if TYPE_CHECKING:
     from millstream.server.core.blocking import Place
-    from millstream.server.core.call import ServerCall
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client, Server
 
 OUT_OF_MEMORY: Final = "OOM command not allowed when used memory > 'maxmemory'."
 STARTUP: Final = 1 << 20  # bytes counted for the server itself
@@ -82,7 +80,7 @@ class _Weighed:
 class Memory:
     """The memory of a hub's keys. Every method is called under its lock."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Server) -> None:
         self._hub = hub
         self._keyspace: Keyspace | None = None  # the keyspace that is counted
         self._counted: list[dict[bytes, int | _Weighed]] = []  # by database
@@ -112,7 +110,7 @@ class Memory:
         """Return whether more memory is used than allowed."""
         return 0 < self.limit < STARTUP + self.total + self._hub.pubsub.size
 
-    def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def gate(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """Return the reason to refuse a command, or None. EXEC is refused for the commands in its queue."""
         if row.group == "pubsub" and "denyoom" in row.flags:  # only names are added, whose size is known
             needed = STARTUP + self.total + self._hub.pubsub.size + sum(map(len, argv))
@@ -124,7 +122,7 @@ class Memory:
 
     # Counting
 
-    def account(self, row: Command, argv: list[bytes], call: ServerCall) -> None:
+    def account(self, row: Command, argv: list[bytes], call: CommandContext) -> None:
         """Measure the keys that a command has changed."""
         if row.name in _WHOLE_DATABASES or self._hub.keyspace is not self._keyspace:
             self.recount()

@@ -15,8 +15,7 @@ from millstream.errors import CommandError
 
 if TYPE_CHECKING:
     from millstream.server.core.blocking import Waiter
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client, Server
 
 # Replicas get these although they are not writes.
 _REACHING_OUT: Final = frozenset({"publish", "spublish"})
@@ -32,10 +31,10 @@ class Pause:
 
     __slots__ = ("_hub", "_until_ms", "_waiting", "is_of_all")
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Server) -> None:
         self._hub = hub
         self._until_ms: int | None = None
-        self._waiting: dict[Waiter, Session] = {}
+        self._waiting: dict[Waiter, Client] = {}
         self.is_of_all = False  # False: only commands that write wait
 
     @property
@@ -72,20 +71,20 @@ class Pause:
         if self._until_ms is not None and now_ms >= self._until_ms:
             self.end()
 
-    def gate(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def gate(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """Return Postponed if a command has to wait. A running script or transaction is not paused."""
         if session.is_running or not session.id:
             return None
         return Postponed("ERR paused") if self.is_of_all or self._writes(session, row, argv) else None
 
-    def _writes(self, session: Session, row: Command, argv: list[bytes]) -> bool:
+    def _writes(self, session: Client, row: Command, argv: list[bytes]) -> bool:
         if row.name == "exec":
             return any(self._writes(session, queued, words) for queued, words in session.queue or ())
         if row.name in _SCRIPTS:
             return not self._hub.is_read_only_script(row, argv)
         return "write" in row.flags or row.name in _REACHING_OUT
 
-    def postpone(self, session: Session, row: Command, argv: list[bytes]) -> Waiter:
+    def postpone(self, session: Client, row: Command, argv: list[bytes]) -> Waiter:
         """Make a command wait for the end of the pause."""
         waiter = self._hub.block(session, row, Wait((), 0, argv), session.db, session.protocol)
         self._waiting[waiter] = session

@@ -22,7 +22,7 @@ from millstream.server.access.auth import redacted
 if TYPE_CHECKING:
     from millstream.engine.table import Command
     from millstream.server.config.settings import Config
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client
     from millstream.server.core.stats import Stats
 
 SETTINGS: Final = frozenset({"slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold"})
@@ -84,7 +84,7 @@ class Watchman:
         return self.from_ns < 1_000_000
 
     def note(
-        self, session: Session, row: Command, argv: list[bytes], nanoseconds: int, now_ms: int, stats: Stats
+        self, session: Client, row: Command, argv: list[bytes], nanoseconds: int, now_ms: int, stats: Stats
     ) -> None:
         """Record a command that took at least `from_ns`."""
         self.note_event("fast-command" if "fast" in row.flags else "command", nanoseconds, now_ms)

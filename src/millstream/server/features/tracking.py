@@ -20,8 +20,7 @@ from millstream.server.protocol.resp import encode
 
 if TYPE_CHECKING:
     from millstream.engine.table import Command
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+    from millstream.server.core.interfaces import Client, Server
     from millstream.server.features.watch import Place
 
 CHANNEL: Final = b"__redis__:invalidate"
@@ -55,21 +54,21 @@ class Tracking:
 
     __slots__ = ("_changed", "_hub", "_prefixes", "_readers", "is_on", "sessions")
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Server) -> None:
         self._hub = hub
-        self.sessions: dict[Session, Subscription] = {}
+        self.sessions: dict[Client, Subscription] = {}
         self._readers: dict[
             bytes, dict[int, None]
         ] = {}  # key to session ids; some of these sessions may have stopped tracking
-        self._prefixes: dict[bytes, dict[Session, None]] = {}
+        self._prefixes: dict[bytes, dict[Client, None]] = {}
         self._changed: dict[
-            bytes, dict[bytes, Session | None]
+            bytes, dict[bytes, Client | None]
         ] = {}  # prefix to changed keys and the session that changed each
         self.is_on = False  # somebody tracks
 
     # Who tracks
 
-    def start(self, session: Session, wanted: Subscription) -> None:
+    def start(self, session: Client, wanted: Subscription) -> None:
         """Let a session track, or change its options. Prefixes are added to those it has."""
         known = self.sessions.get(session)
         if known is not None:
@@ -80,7 +79,7 @@ class Tracking:
         self.sessions[session] = wanted
         self._note()
 
-    def stop(self, session: Session) -> None:
+    def stop(self, session: Client) -> None:
         """Stop tracking for a session. The keys it has read are forgotten when they change."""
         subscription = self.sessions.pop(session, None)
         if subscription is None:
@@ -99,7 +98,7 @@ class Tracking:
             self._readers.clear()
         self._hub.observe()
 
-    def of(self, session: Session) -> Subscription | None:
+    def of(self, session: Client) -> Subscription | None:
         """Return the options of a session, or None if it does not track."""
         return self.sessions.get(session)
 
@@ -120,7 +119,7 @@ class Tracking:
 
     # Reading
 
-    def after(self, session: Session, row: Command, argv: list[bytes]) -> None:
+    def after(self, session: Client, row: Command, argv: list[bytes]) -> None:
         """Remember the keys that a command has read. CLIENT CACHING applies to this command only."""
         subscription = self.sessions.get(session)
         if subscription is None:
@@ -130,7 +129,7 @@ class Tracking:
                 self._readers.setdefault(argv[at], {})[session.id] = None
             self.keep_limit()
 
-    def next_command(self, session: Session, row: Command) -> None:
+    def next_command(self, session: Client, row: Command) -> None:
         """End the effect of CLIENT CACHING after a request, unless the request was CLIENT CACHING itself."""
         subscription = self.sessions.get(session)
         if subscription is not None and session.queue is None and not row.name.startswith("client|"):
@@ -144,7 +143,7 @@ class Tracking:
 
     # Changing
 
-    def touched(self, places: Iterable[Place], events: list[Event], by: Session | None) -> None:
+    def touched(self, places: Iterable[Place], events: list[Event], by: Client | None) -> None:
         """Report keys that a session has modified; None for changes without a session, such as an expiry."""
         expired = {event.key for event in events if event.kind == "x"}
         for _, key in places:
@@ -161,7 +160,7 @@ class Tracking:
         for session in list(self.sessions):
             self._tell(session, None)
 
-    def _invalidate(self, key: bytes, by: Session | None) -> None:
+    def _invalidate(self, key: bytes, by: Client | None) -> None:
         """Notify the readers of a key. A session with NOLOOP does not get its own changes."""
         for number in self._readers.pop(key):
             reader = self._hub.sessions.get(number)
@@ -188,7 +187,7 @@ class Tracking:
                 if told:
                     self._tell(session, told)
 
-    def _may_read(self, session: Session, key: bytes) -> bool:
+    def _may_read(self, session: Client, key: bytes) -> bool:
         """Return whether a session's user may read a key; otherwise its name is not sent."""
         user = self._hub.access.users.get(session.user)
         if user is None or session.is_trusted or user.is_unrestricted:
@@ -197,10 +196,10 @@ class Tracking:
 
     # Telling
 
-    def _tell(self, session: Session, keys: list[bytes] | None) -> None:
+    def _tell(self, session: Client, keys: list[bytes] | None) -> None:
         """Send key names to a session or its redirection target; None stands for all keys."""
         subscription = self.sessions[session]
-        target: Session | None = session
+        target: Client | None = session
         if subscription.redirect:
             target = self._hub.sessions.get(subscription.redirect)
             if target is None or target.is_closing:

@@ -23,13 +23,13 @@ import socket
 from collections import deque
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from millstream.server.net.output_limits import OutputLimit, read_output_limits
 
 if TYPE_CHECKING:
+    from millstream.server.core.hub import Hub
     from millstream.server.core.session import Session
-    from millstream.server.net.listener import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,25 @@ _BURST_S: Final = 0.0005  # what a connection may use of the time for unusual wo
 _READ_S: Final = 0.00002  # what a read costs before there is anything to do
 _SHARE: Final = 0.2  # part of the time that unusual work gets
 LINGER_S = 5.0  # how long a peer may take to read what it is sent before we close; not Final, for a test sets it
+
+
+class ConnectionHost(Protocol):
+    """The listener as its connections see it. Its attributes are explained there."""
+
+    connections: dict[Connection, None]
+    hub: Hub
+    loop: asyncio.AbstractEventLoop
+    penalties: int
+    thread: int
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connection that has ended."""
+
+    def refusal(self, address: bytes) -> bytes | None:
+        """Return the error for a connection that is not admitted, or None."""
+
+    def send_output(self) -> None:
+        """Send the output that was kept back until the end of the turn."""
 
 
 class Connection:
@@ -72,7 +91,7 @@ class Connection:
         "session",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ConnectionHost) -> None:
         self._listener = listener
         self._transport: Any = None
         self.session: Session | None = None

@@ -13,9 +13,8 @@ from typing import Final
 from millstream.engine.faults import fault
 from millstream.engine.outcome import Reply
 from millstream.errors import CommandError, ScriptError
-from millstream.server.core.call import ServerCall
 from millstream.server.protocol.resp import split_words
-from millstream.server.scripting.runner import Runner
+from millstream.server.scripting.runner import Runner, ScriptCall
 
 FLAGS: Final = ("no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys")
 _MAX_PASSING: Final = 500  # scripts of EVAL that are kept
@@ -97,7 +96,7 @@ class Scripts:
 
     def run(
         self,
-        call: ServerCall,
+        call: ScriptCall,
         script: CachedScript,
         keys: list[bytes],
         words: list[bytes],

@@ -23,10 +23,9 @@ from millstream.persistence.rdb.codec import Reader, string_bytes
 from millstream.persistence.rdb.crc64 import crc64
 from millstream.persistence.rdb.file import Op
 from millstream.persistence.rdb.versions import FOREIGN_VERSIONS, VERSION
-from millstream.server.core.call import ServerCall
 from millstream.server.protocol.resp import split_words
 from millstream.server.scripting.cache import FLAGS
-from millstream.server.scripting.runner import Runner
+from millstream.server.scripting.runner import Runner, ScriptCall
 
 if TYPE_CHECKING:
     from millstream.persistence.store import Store
@@ -169,7 +168,7 @@ class Libraries:
         ]
 
     def call(
-        self, call: ServerCall, argv: list[bytes], keys: list[bytes], words: list[bytes], *, is_read_only: bool
+        self, call: ScriptCall, argv: list[bytes], keys: list[bytes], words: list[bytes], *, is_read_only: bool
     ) -> Reply:
         """Call the function that a command names; raises the error that it ends with."""
         library, name = self._found(argv[1])

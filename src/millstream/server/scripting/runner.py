@@ -14,18 +14,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from millstream.engine.faults import fault
 from millstream.engine.outcome import Pairs, Reply, Wait
 from millstream.engine.table import Command
 from millstream.errors import CommandError, ScriptError
-from millstream.server.core.call import ServerCall
+from millstream.server.core.interfaces import Server
 from millstream.server.scripting.lua import MEMORY_LIMIT, Interpreter
 
 if TYPE_CHECKING:
-    from millstream.server.core.hub import Hub
-    from millstream.server.core.session import Session
+    from millstream.server.access.auth import AccessControl
+    from millstream.server.core.interfaces import Client, Gate
+    from millstream.server.features.maxmemory import Memory
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +50,49 @@ _LOADING_S: Final = 0.5  # what the code of a library may take to register its f
 Register = Callable[[bytes, bytes | None, frozenset[str]], None]
 
 
+class ScriptCall(Protocol):
+    """The call of a command that runs a script."""
+
+    now_ms: int
+    protocol: int
+
+    @property
+    def session(self) -> Client:
+        """Return the caller's connection."""
+
+
+class ScriptServer(Server, Protocol):
+    """The hub as scripts see it."""
+
+    is_ending: bool
+    memory: Memory
+
+    @property
+    def access(self) -> AccessControl:
+        """Return the access control."""
+
+    def look_after_others(self, gate: Gate) -> bool:
+        """Serve others while a script runs. Returns whether that is possible."""
+
+    def forget_log(self) -> None:
+        """Do not log what the running command has done so far."""
+
+
 class Runner:
     """The one interpreter of a hub, and the state of the script that is running. Called under the hub's lock."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(
+        self, hub: ScriptServer, lookup: Callable[[list[bytes]], Command], open_session: Callable[[], Client]
+    ) -> None:
+        """Use `lookup` to find commands, and `open_session` for the session that scripts run them in."""
         self.memory_limit = MEMORY_LIMIT  # bytes that scripts may hold; taken when the first one runs
         self._hub = hub
         self._interpreter: Interpreter | None = None
-        self._session: Session | None = None
-        self._lookup: Callable[[list[bytes]], Command] | None = None
+        self._session: Client | None = None
+        self._lookup = lookup
+        self._open_session = open_session
         self._register: Register | None = None
-        self._caller: Session | None = None
+        self._caller: Client | None = None
         self.allows_everything = False  # DEBUG: also commands that are not for scripts
         self._command: list[bytes] | None = None  # that calls the function which runs; None: it is a script
         self._begin(0, is_read_only=True)
@@ -82,7 +115,7 @@ class Runner:
         return self._interpreter
 
     @property
-    def caller(self) -> Session | None:
+    def caller(self) -> Client | None:
         """Whose script is running, if one is."""
         return self._caller
 
@@ -93,7 +126,7 @@ class Runner:
 
     def run(
         self,
-        call: ServerCall,
+        call: ScriptCall,
         name: bytes,
         program: Callable[[Interpreter], Reply],
         *,
@@ -121,7 +154,7 @@ class Runner:
             session.user = b""
             self._caller = None
 
-    def _admit(self, caller: Session, flags: frozenset[str], *, is_read_only: bool) -> None:
+    def _admit(self, caller: Client, flags: frozenset[str], *, is_read_only: bool) -> None:
         """Raise what there is against a program with these flags: it counts as a command that does what they allow."""
         if "no-writes" in flags:
             return
@@ -143,15 +176,11 @@ class Runner:
         finally:
             self._register = None
 
-    def _session_for(self, caller: Session) -> Session:
+    def _session_for(self, caller: Client) -> Client:
         """The session that the script's commands belong to."""
         session = self._session
         if session is None:
-            from millstream.server.commands import lookup  # whose table holds EVAL
-            from millstream.server.core.session import Session
-
-            session = self._session = Session(self._hub, _nowhere, address=b"lua")
-            self._lookup = lookup
+            session = self._session = self._open_session()
         self._caller = caller
         session.db, session.user, session.is_trusted = caller.db, caller.user, caller.is_trusted
         session.is_authenticated = True
@@ -195,7 +224,7 @@ class Runner:
             self._time = reply
         return reply
 
-    def _checked(self, session: Session, argv: list[bytes]) -> Command:
+    def _checked(self, session: Client, argv: list[bytes]) -> Command:
         """The row of a command that the script may run, or the reason why not, in Redis's order."""
         row = self._found(argv)
         refusal = None
@@ -213,7 +242,6 @@ class Runner:
 
     def _found(self, argv: list[bytes]) -> Command:
         """The row of a command; one of a container must name its subcommand."""
-        assert self._lookup is not None
         try:
             row = self._lookup(argv)
         except CommandError as error:
@@ -223,7 +251,7 @@ class Runner:
             raise fault(_UNKNOWN)
         return row
 
-    def _refusal(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def _refusal(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """What the hub's gates have against a command."""
         access, memory = self._hub.access, self._hub.memory
         assert self._caller is not None
@@ -269,7 +297,7 @@ class Runner:
             logger.warning("A script has taken %.0f s and is not stopped, for it has written", taken_s)
         return not self._has_written
 
-    def busy(self, session: Session, row: Command, argv: list[bytes]) -> CommandError | None:
+    def busy(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
         """The gate that others meet while a script takes long."""
         is_allowed = "allow_busy" in row.flags and (row.name != "shutdown" or b"NOSAVE" in map(bytes.upper, argv[1:]))
         return None if is_allowed else self._busy_error()
@@ -307,7 +335,3 @@ class Runner:
         """The library that is being loaded has this function."""
         assert self._register is not None
         self._register(name, description, flags)
-
-
-def _nowhere(data: bytes) -> None:
-    """Where the output of a script's session goes; it has none."""
