@@ -141,6 +141,8 @@ class Unavailable(BackendError):
 
 # A stream that is something else, credentials that no longer hold: asking again gives the same answer.
 HOPELESS_CODES = frozenset({"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"})
+# What a script calls and the user may not: the code is ERR then. The second is Redis 7.0's.
+DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 RETRYABLE_CODES = frozenset(
     {
         "ASK",
@@ -169,7 +171,12 @@ class ServerReplied(BackendError):
     @property
     def is_hopeless(self) -> bool:
         """Whether the same call fails until somebody changes the server, the URL or the keys."""
-        return self.code in HOPELESS_CODES
+        return self.code in HOPELESS_CODES or self.is_denied
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the user lacks a right, also if it was a script that needed it."""
+        return self.code == "NOPERM" or any(text in str(self) for text in DENIED_IN_SCRIPT)
 
 
 class CapabilityMissing(BackendError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -70,6 +71,45 @@ def test_what_waiting_does_not_mend_ends_the_process_with_its_reason(
     assert process.returncode == 1
     assert trouble in errors
     assert "Traceback" in errors
+
+
+REJECT = """
+import sys
+from millstream import Reject, Stream
+stream = Stream("orders", sys.argv[1], group="g")
+@stream.handler
+def handle(data):
+    raise Reject("no")
+stream.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rights", "named"),
+    [
+        (["-xadd"], "'xadd'|this command"),  # Redis 7.0 does not say which
+        (["resetkeys", "~orders", "~{orders}:[^d]*", "~{orders}:delayed"], "{orders}:dlq"),
+    ],
+    ids=["command", "key"],
+)
+@pytest.mark.parametrize("kind", ["valkey_server", "redis_server", "redis7_server"])
+def test_a_right_that_only_dead_letters_need_ends_the_worker(
+    request: pytest.FixtureRequest, kind: str, rights: list[str], named: str
+) -> None:
+    """One entry that cannot be settled for want of a right would be sent again for ever."""
+    port = request.getfixturevalue(kind).port
+    with redis.Redis(port=port) as client:
+        client.flushall()
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "+@all", *rights)
+        Stream[dict[str, int]]("orders", f"redis://127.0.0.1:{port}", group="g").publish({"n": 1})
+        command = [sys.executable, "-c", REJECT, f"redis://app:secret@127.0.0.1:{port}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert "ServerReplied" in last
+        assert re.search(named, last), last
+        assert client.xlen("orders") == 1, "nothing is lost"
+        client.execute_command("ACL", "DELUSER", "app")
 
 
 def test_a_group_that_is_destroyed_is_made_anew(make_stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import redis
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import RedisClusterException
 
-from millstream.client.backend import PROBE_KEY, RESENDS, answer_raw, pause_s, route, translated
+from millstream.client.backend import PROBE_KEY, RESENDS, answer_raw, pause_s, route, translated, whole_script
 from millstream.client.calls import Call, Word, as_is
 from millstream.client.capabilities import Capabilities, denials, judge, questions
 from millstream.client.connecting import make_async_clients, wants_weaker
@@ -136,10 +136,8 @@ class AsyncBackend:
         try:
             return await self._sent(client, call.argv, call.key)
         except ServerReplied as error:
-            if error.code != "NOSCRIPT" or call.script is None:
-                raise
-        words = ("EVAL", call.script.source, *call.argv[2:])
-        return await self._sent(client, words, call.key)
+            whole = whole_script(call, error)
+        return await self._sent(client, whole, call.key)
 
     async def _sent(self, client: Any, words: Sequence[Word], key: bytes) -> Any:
         async def send() -> Any:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 PROBE_KEY = b"millstream:no-such-key"
 RESENDS = 4  # with the pauses below: about a second, then the caller decides
 FIRST_PAUSE_S = 0.05
+MOST_NAMED_KEYS = 7  # in an error; as many as a settlement has beside those of entries
 
 
 def connect(url: str, *, timeout_s: float = 5.0, accept_weaker: bool = False) -> Backend:
@@ -151,9 +152,8 @@ class Backend:
         try:
             return self._reply(client, call.argv, call.key)
         except ServerReplied as error:
-            if error.code != "NOSCRIPT" or call.script is None:
-                raise
-        return self._reply(client, ("EVAL", call.script.source, *call.argv[2:]), call.key)
+            whole = whole_script(call, error)
+        return self._reply(client, whole, call.key)
 
     def _reply(self, client: Any, argv: Sequence[Word], key: bytes) -> Any:
         if self._direct is None:
@@ -190,6 +190,20 @@ def route(words: Sequence[Word], key: bytes | str | None) -> bytes:
 def pause_s(attempt: int) -> float:
     """How long to wait before sending again; spread, so that a fleet does not come back as one."""
     return FIRST_PAUSE_S * float(2**attempt) * (0.5 + random.random())
+
+
+def whole_script(call: Call[Any], error: ServerReplied) -> tuple[Word, ...]:
+    """Return what to send to a server that does not know the script; raise every other error.
+
+    A server does not say which key a user may not touch, so the error names the keys of the step.
+    """
+    if call.script is not None and error.code == "NOPERM" and " key" in str(error):
+        keys = call.argv[3 : 3 + int(call.argv[2])][:MOST_NAMED_KEYS]
+        names = ", ".join(key.decode("utf-8", "replace") for key in keys if isinstance(key, bytes))
+        raise ServerReplied(f"{error}; this step needs all of {names}") from error
+    if call.script is None or error.code != "NOSCRIPT":
+        raise error
+    return ("EVAL", call.script.source, *call.argv[2:])
 
 
 def translated(error: Exception, url: str) -> Exception:

@@ -558,10 +558,7 @@ class Worker:
         try:
             results = self.consumer.settle(pairs, is_repeat=any(answer.tries for answer in batch))
         except BackendError as error:
-            hopeless = isinstance(error, ServerReplied) and error.is_hopeless
-            if hopeless and _is_over(error, max(answer.tries for answer in batch), self.consumer.settings):
-                self._ended_by, self._give_up_at = error, 0.0
-                self.stop()
+            self._end_if_hopeless(error, max(answer.tries for answer in batch))
             logger.warning("%d settlements could not be sent, trying again: %s", len(batch), error)
             for answer in batch:
                 self._keep(answer, kept)
@@ -569,6 +566,9 @@ class Worker:
         now = self.consumer.watch_ms()
         for answer, result in zip(batch, results, strict=True):
             if result.error is not None:
+                refused = ServerReplied(result.error)
+                if refused.is_denied and not getattr(answer.settlement, "publish", ()):
+                    self._end_if_hopeless(refused, answer.tries)
                 self._keep(answer, kept)
                 continue
             if self._breaker.record(isinstance(answer.settlement, DeadLetter), now):
@@ -582,6 +582,13 @@ class Worker:
             if isinstance(answer.settlement, Later):
                 heapq.heappush(self._due, self._threads.monotonic() + answer.settlement.delay_s)
             self._drop(answer.running)
+
+    def _end_if_hopeless(self, error: BackendError, tries: int) -> None:
+        """Stop the worker when the server refuses settlements for good; `run` raises the error."""
+        hopeless = isinstance(error, ServerReplied) and error.is_hopeless
+        if hopeless and _is_over(error, tries, self.consumer.settings):
+            self._ended_by, self._give_up_at = error, 0.0
+            self.stop()
 
     def _take_due(self) -> None:
         """Take retries of our own whose time has come: a blocked read knows of them late, or not at all."""
