@@ -169,7 +169,7 @@ class Hub:
         self._resumable: deque[Session] = deque()
         self._unsent: list[Session] = []
         self.hear_others: Callable[[], None] | None = None  # what a loop does for others while a script runs
-        self.loop_thread = 0  # the one that it may be called in
+        self.loop_thread: int = 0  # the one that it may be called in
         self.is_in_script = False  # and is being done
         self.is_ending = False  # the process was asked to end: a script that takes long has to
         self._answers: list[tuple[Waiter, Reply]] = []  # of those who wait without a connection
