@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.delivery import signals
-from millstream.delivery.policy import Backoff, RetryPolicy, Rule
+from millstream.delivery.policy import Backoff, RetryPolicy, Rule, spent, unfit
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release
 from millstream.errors import ConfigError
 
@@ -159,3 +159,27 @@ def test_the_same_luck_gives_the_same_wait() -> None:
     policy = RetryPolicy()
     assert policy.settle(3, ValueError(), random.Random(1)) == policy.settle(3, ValueError(), random.Random(1))
     assert policy.settle(3, ValueError(), random.Random(1)) != policy.settle(3, ValueError(), random.Random(2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "now_ms", "expected"),
+    [
+        ({}, 5, None),
+        ({b"_redrive_group": b"billing"}, 5, None),
+        ({b"_redrive_group": b"mail"}, 5, Ack()),
+        ({b"_redrive_group": b"mail", b"_expires_at": b"1"}, 5, Ack()),
+        ({b"_expires_at": b"6"}, 5, None),
+        ({b"_expires_at": b"5"}, 5, DeadLetter(Reason.EXPIRED, "not handled by 5 (Unix time in ms)")),
+        ({b"_expires_at": b"5"}, None, None),
+        ({b"_expires_at": b"soon"}, 5, None),
+    ],
+)
+def test_what_no_handler_may_begin_is_named(fields: dict[bytes, bytes], now_ms: int | None, expected: object) -> None:
+    assert unfit(fields, b"_", b"billing", now_ms) == expected
+
+
+def test_an_entry_is_spent_where_its_next_failure_would_have_been_one_too_many() -> None:
+    for attempt in range(1, 9):
+        last = POLICY.settle(attempt - 1, raised(ValueError("bad"))) if attempt > 1 else None
+        assert (spent(POLICY, attempt) is not None) == isinstance(last, DeadLetter)
+    assert spent(POLICY, 5, Reason.CRASHED) == DeadLetter(Reason.CRASHED, "4 deliveries ended without success")

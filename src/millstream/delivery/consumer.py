@@ -25,6 +25,7 @@ from millstream.delivery.config.settings import Settings
 from millstream.delivery.delivery import Delivery
 from millstream.delivery.failure_log import Failed, log_failure
 from millstream.delivery.keys import Keys
+from millstream.delivery.policy import RetryPolicy, spent, unfit
 from millstream.delivery.recorder import NullRecorder, Recorder, bound
 from millstream.delivery.rfc import RfcRecovery
 from millstream.delivery.server_clock import ServerWatch
@@ -93,6 +94,7 @@ class Consumer:
     steps: Steps = field(init=False)
     rfc: RfcRecovery | None = field(init=False, default=None)
     watch: ServerWatch = field(init=False)
+    _limit: RetryPolicy = field(init=False)
     doing: str = ""  # the step of `maintain` that runs, for the log
     _cursor: bytes = b"0-0"
     _ghost_cursor: bytes = b"0-0"
@@ -113,6 +115,7 @@ class Consumer:
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self._limit = RetryPolicy(max_retries=settings.max_retries)
         stream, group = (name.decode("utf-8", "replace") for name in (self.stream, self.group))
         self.recorder = bound(self.recorder, stream, group)
         self.keys = keys_of(self.stream, settings)
@@ -411,20 +414,15 @@ class Consumer:
         return handed
 
     def _verdict(self, delivery: Delivery) -> Settlement | None:
-        fields = delivery.by_name
-        prefix = self.steps.prefix
-        if fields.get(prefix + b"redrive_group", self.group) != self.group:
-            return Ack()  # a dead letter of another group, redriven: it was done here before
-        expires = fields.get(prefix + b"expires_at", b"")
-        if expires.isdigit() and (now := self.watch.expected_ms(self.watch_ms())) is not None and now >= int(expires):
-            return DeadLetter(Reason.EXPIRED, f"not handled by {int(expires)} (Unix time in ms)")
+        now_ms = self.watch.expected_ms(self.watch_ms())
+        end = unfit(delivery.by_name, self.steps.prefix, self.group, now_ms)
+        if end is not None:
+            return end
         if delivery.crashes >= self.settings.max_crashes:
             return DeadLetter(Reason.CRASHED, f"its process died {delivery.crashes} times while it was handled alone")
         # A failure at the limit is dead-lettered when it is settled, under the limit of whoever settled it.
-        if self.attempt(delivery) > self.settings.max_retries + 1:
-            reason = Reason.RETRIES if self.rfc is None else Reason.CRASHED
-            return DeadLetter(reason, f"{self.attempt(delivery) - 1} deliveries ended without success")
-        return None
+        reason = Reason.RETRIES if self.rfc is None else Reason.CRASHED
+        return spent(self._limit, self.attempt(delivery), reason)
 
     # Keeping
 

@@ -132,6 +132,31 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure | None, rng: rand
     assert_never(failure.answer)
 
 
+def unfit(fields: Mapping[bytes, bytes], prefix: bytes, group: bytes, now_ms: int | None) -> Settlement | None:
+    """Return how a delivery ends that no handler may begin: it expired, or the group was done with it before.
+
+    None: a handler may begin. `now_ms` is the server's time; without it nothing expires.
+    """
+    if fields.get(prefix + b"redrive_group", group) != group:
+        return Ack()  # a dead letter of another group, redriven: this group was done with it before
+    expires = fields.get(prefix + b"expires_at", b"")
+    if expires.isdigit() and now_ms is not None and now_ms >= int(expires):
+        return expired(int(expires))
+    return None
+
+
+def expired(at_ms: int) -> DeadLetter:
+    """Return the dead letter of an entry that was not handled by this time."""
+    return DeadLetter(Reason.EXPIRED, f"not handled by {at_ms} (Unix time in ms)")
+
+
+def spent(policy: RetryPolicy, attempt: int, reason: Reason = Reason.RETRIES) -> DeadLetter | None:
+    """Return the dead letter of an entry whose attempts before this one have used up the limit, or None."""
+    if not policy.is_last(attempt - 1):
+        return None
+    return DeadLetter(reason, f"{attempt - 1} deliveries ended without success")
+
+
 def answered(policy: RetryPolicy, failure: BaseException) -> Failure:
     """Return what an exception asks for: by itself if it is a signal, else by the policy's rule for its class."""
     is_signal = isinstance(failure, signals.Interrupted | signals.Retry | signals.Reject | signals.Release)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from millstream.clock import elapsed_ms
 from millstream.delivery import settlement as ends
 from millstream.delivery.delivery import Delivery
-from millstream.delivery.policy import RetryPolicy
+from millstream.delivery.policy import Failure, RetryPolicy, decide
 from millstream.delivery.settlement import DeadLetter, Reason, Settlement
 from millstream.delivery.steps import Publication
 from millstream.errors import DeliveryError
@@ -153,10 +153,8 @@ class Message(Generic[T]):
 
     def retry(self, delay: float = 0.0) -> None:
         """Deliver it again, after a while; counts, and at the limit it becomes a dead letter."""
-        if self.context.policy.is_last(self.attempt):
-            self.settle(DeadLetter(Reason.RETRIES, f"retry asked for after {self.attempt} deliveries"))
-        else:
-            self.settle(ends.Later(delay))
+        failure = Failure("retry", f"retry asked for after {self.attempt} deliveries", delay_s=delay)
+        self.settle(decide(self.context.policy, self.attempt, failure))
 
     def release(self) -> None:
         """Give it back, uncounted."""

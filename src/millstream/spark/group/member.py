@@ -19,6 +19,7 @@ from typing import TypeVar
 from millstream.client.calls import Call
 from millstream.delivery.batches import PAGE, Batches, BatchManifest
 from millstream.delivery.delivery import Delivery
+from millstream.delivery.policy import expired
 from millstream.delivery.server_clock import ServerWatch
 from millstream.delivery.settlement import Ack, Release, Settlement
 from millstream.delivery.steps import Settle
@@ -27,7 +28,7 @@ from millstream.printable import safe_logger
 from millstream.spark.group.offsets import HeldBatch, Picked, Range
 from millstream.spark.group.options import BATCH, GroupRead
 from millstream.spark.group.reader import DeliveryWire, open_delivery
-from millstream.spark.group.terms import batches_of, end_of, expired, item, pages, unsettled, verdict
+from millstream.spark.group.terms import batches_of, end_of, item, pages, unsettled, verdict
 from millstream.spark.ids import parse_id, text_of
 from millstream.spark.range.reader import FIRST_FETCH, REPLY_BYTES
 from millstream.spark.wire.metadata import StreamMetadata

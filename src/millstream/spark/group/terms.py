@@ -9,7 +9,7 @@ from millstream.client.calls import Word
 from millstream.client.capabilities import Capabilities
 from millstream.delivery.batches import Batches, Condemned
 from millstream.delivery.keys import Keys
-from millstream.delivery.policy import Failure, decide
+from millstream.delivery.policy import Failure, decide, expired, spent, unfit
 from millstream.delivery.settlement import Ack, DeadLetter, Later, Reason, Release, Settlement
 from millstream.delivery.steps import CLAIM_IDLE_MS, Settle, Steps
 from millstream.spark.group.options import Terms
@@ -34,20 +34,12 @@ def batches_of(stream: str, terms: Terms, capabilities: Capabilities) -> Batches
 
 
 def verdict(fields: Mapping[bytes, bytes], deliveries: int, terms: Terms, now_ms: int | None) -> Settlement | None:
-    """How a delivery ends that must not be worked on; None: it may be. As a worker decides it."""
-    prefix = terms.field_prefix.encode()
-    if fields.get(prefix + b"redrive_group", terms.group.encode()) != terms.group.encode():
-        return Ack()  # a dead letter of another group, redriven: it was done here before
-    expires = fields.get(prefix + b"expires_at", b"")
-    if expires.isdigit() and now_ms is not None and now_ms >= int(expires):
-        return expired(int(expires))
-    if deliveries > terms.policy.max_retries + 1:
-        return DeadLetter(Reason.CRASHED, f"{deliveries - 1} deliveries, and the last ended without an answer")
-    return None
+    """Return how a delivery ends that must not be worked on, decided as for a worker. None: it may begin.
 
-
-def expired(at_ms: int) -> DeadLetter:
-    return DeadLetter(Reason.EXPIRED, f"not handled by {at_ms} (Unix time in ms)")
+    A query settles its failures itself, so an entry reaches the limit here only if its query died each time.
+    """
+    found = unfit(fields, terms.field_prefix.encode(), terms.group.encode(), now_ms)
+    return found or spent(terms.policy, deliveries, Reason.CRASHED)
 
 
 def end_of(condemned: Condemned) -> Settlement:
