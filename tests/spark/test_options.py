@@ -25,7 +25,7 @@ def test_bounds_are_words_ids_times_or_one_a_stream() -> None:
     assert parse_read({"stream": "a"}).starting == Bounds("earliest")
     assert parse_read({"stream": "a", "startingOffsets": "LATEST"}).starting == Bounds("latest")
     assert parse_read({"stream": "a", "startingOffsets": "5-1"}).starting == Bounds(parse_id("5-1"))
-    both = parse_read({"stream": "a", "startingOffsets": '{"b": "5"}', "startingTimestamp": "1000"}).starting
+    both = parse_read({"stream": "a,b", "startingOffsets": '{"b": "5"}', "startingTimestamp": "1000"}).starting
     assert (both.of("a"), both.of("b")) == (first_of(1000), parse_id("5-0"))
     assert parse_read({"stream": "a", "endingTimestamp": "1970-01-01T00:00:02"}).ending == Bounds(first_of(2000))
 
@@ -53,7 +53,12 @@ def test_a_password_is_shown_nowhere() -> None:
     [
         ({}, "which stream?"),
         ({"stream": "a", "streamPattern": "b"}, "exclude each other"),
+        ({}, "a table in Spark's catalog (CREATE TABLE) loses its options"),
+        ({"provider": "millstream", "stream": "a"}, "use CREATE TEMPORARY VIEW"),
         ({"stream": " "}, "option 'stream': it is empty"),
+        ({"stream": ""}, "option 'stream': it is empty"),
+        ({"path": ""}, "option 'path': it is empty"),
+        ({"stream": "a,b", "startingOffsets": '{"c": "5"}'}, "option 'startingOffsets': 'c' is none of the streams"),
         ({"stream": "a", "mode": "strict"}, "option 'mode': 'strict' is none of PERMISSIVE, FAILFAST, DROPMALFORMED"),
         ({"stream": "a", "failOnDataLoss": "maybe"}, "option 'failOnDataLoss': 'maybe' is neither true nor false"),
         ({"stream": "a", "maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger': '0' is no number from 1 on"),
@@ -77,6 +82,8 @@ def test_writes_and_tables_have_options_of_their_own() -> None:
     assert parse_write({"stream": "a", "maxlen": "5", "trim": "exact"}).trim == ("MAXLEN", "=", "5")
     assert parse_write({"stream": "a", "minid": "5-0"}).trim == ("MINID", "~", "5-0")
     assert parse_table({"table": "Pending"}).choice.pattern == "*"
+    with pytest.raises(ConfigError, match="option 'stream': it is empty"):
+        parse_write({"stream": ""})
     with pytest.raises(ConfigError, match="option 'table': 'pendings' is none of pending, groups"):
         parse_table({"table": "pendings"})
     with pytest.raises(ConfigError, match="exclude each other"):

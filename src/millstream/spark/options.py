@@ -67,6 +67,12 @@ TABLE = (*CONNECTION, *CHOICE, "table", "group", "deadLetters")
 # Spark hands its own options to the sources, too.
 OF_SPARK = ("checkpointLocation", "queryName", "outputMode", "triggerInterval")
 
+# Spark hands the properties of a table in its catalog to `schema` only: reads and writes get none of its options.
+NO_CATALOG = (
+    "a table in Spark's catalog (CREATE TABLE) loses its options: use CREATE TEMPORARY VIEW … USING millstream "
+    "OPTIONS (…), or spark.read"
+)
+
 _NUMBERED = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1, None: 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -153,9 +159,14 @@ class Given:
         names = {name.lower(): name for name in known}
         spark = {name.lower() for name in OF_SPARK}
         self._values = {key.lower(): value for key, value in options.items()}
+        if "provider" in self._values:
+            raise ConfigError(NO_CATALOG)
         for key in options:
             if key.lower() not in names and key.lower() not in spark:
                 raise ConfigError(_unknown(key, names))
+
+    def __len__(self) -> int:
+        return len(self._values)
 
     def text(self, name: str, default: str | None = None) -> str | None:
         found = self._values.get(name.lower())
@@ -190,11 +201,12 @@ def parse_read(options: Mapping[str, str]) -> Read:
     starting_ms, ending_ms = (given.parsed(name, _time, None) for name in ("startingTimestamp", "endingTimestamp"))
     starting = Bounds(EARLIEST) if starting_ms is None else Bounds(first_of(starting_ms))
     ending = Bounds(LATEST) if ending_ms is None else Bounds(first_of(ending_ms))
+    choice = parse_choice(given)
     return Read(
         connection=parse_connection(given),
-        choice=parse_choice(given),
-        starting=given.parsed("startingOffsets", lambda text: _bounds(text, starting), starting),
-        ending=given.parsed("endingOffsets", lambda text: _bounds(text, ending), ending),
+        choice=choice,
+        starting=given.parsed("startingOffsets", lambda text: _bounds(text, starting, choice), starting),
+        ending=given.parsed("endingOffsets", lambda text: _bounds(text, ending, choice), ending),
         max_rows=given.count("maxOffsetsPerTrigger"),
         min_rows=given.count("minOffsetsPerTrigger"),
         max_delay_s=given.duration("maxTriggerDelay", 900.0),
@@ -214,7 +226,7 @@ def parse_write(options: Mapping[str, str]) -> Write:
     given = Given(options, WRITE)
     return Write(
         connection=parse_connection(given),
-        stream=given.text("stream", given.text("path")),
+        stream=given.parsed("path" if given.text("stream") is None else "stream", _named, None),
         trim=_trim(given),
         idempotence=given.choice("idempotence", ("auto", "fence", "idmp", "none"), "auto"),
         fence_ttl_s=int(given.duration("fenceTtl", 7 * 86400)),
@@ -241,9 +253,10 @@ def parse_choice(given: Given, default_pattern: str | None = None) -> Choice:
     if stream is not None and given.text("streamPattern") is not None:
         raise ConfigError("options 'stream' and 'streamPattern' exclude each other: give one of them")
     if stream is not None:
-        return Choice(names=given.parsed("stream" if given.text("stream") else "path", _names, ()))
+        return Choice(names=given.parsed("path" if given.text("stream") is None else "stream", _names, ()))
     if pattern is None:
-        raise ConfigError("which stream? Set option 'stream' (one, some with commas, orders-{0..7}) or 'streamPattern'")
+        question = "which stream? Set option 'stream' (one, some with commas, orders-{0..7}) or 'streamPattern'"
+        raise ConfigError(question if given else f"{question}; {NO_CATALOG}")
     return Choice(pattern=pattern)
 
 
@@ -307,6 +320,12 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _named(text: str) -> str | None:
+    if not text:
+        raise ConfigError("it is empty; name a stream")
+    return text
+
+
 def _expanded(word: str) -> list[str]:
     match = _NUMBERED.search(word)
     if match is None:
@@ -333,13 +352,16 @@ def _json(text: str) -> object:
     return found
 
 
-def _bounds(text: str, otherwise: Bounds) -> Bounds:
+def _bounds(text: str, otherwise: Bounds, choice: Choice) -> Bounds:
     """`earliest`, `latest`, an id, or JSON {"stream": one of these}; streams that it lacks are as without it."""
     if not text.startswith("{"):
         return Bounds(_bound(text))
     found = _json(text)
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ConfigError('expected JSON such as {"orders": "1700000000000-0", "refunds": "earliest"}')
+    others = [] if choice.pattern is not None else sorted(set(found) - set(choice.names))
+    if others:
+        raise ConfigError(f"{others[0]!r} is none of the streams that are read: {', '.join(choice.names)}")
     return Bounds(otherwise.default, {name: _bound(value) for name, value in found.items()})
 
 

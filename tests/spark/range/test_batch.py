@@ -194,6 +194,16 @@ def test_bad_options_are_refused_in_the_first_line(
     assert message in str(caught.value).splitlines()[0]
 
 
+def test_sql_reads_by_a_view_and_refuses_a_table_whose_options_spark_loses(spark: SparkSession, place: Place) -> None:
+    place.fill(3)
+    how = f"USING millstream OPTIONS (url '{place.url}', stream '{place.stream}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_stream {how}")
+    assert spark.sql("SELECT count(*) FROM of_stream").first()[0] == 3
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
+        spark.sql(f"CREATE TABLE of_stream_too {how}")
+    assert "use CREATE TEMPORARY VIEW" in str(caught.value).splitlines()[0]
+
+
 def test_the_source_is_found_without_being_registered(spark: SparkSession, place: Place) -> None:
     place.fill(2)
     other = spark.newSession()  # where nobody has registered anything

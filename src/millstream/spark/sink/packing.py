@@ -55,7 +55,8 @@ def layout_of(schema: pa.Schema, has_stream: bool) -> Layout:
         raise ConfigError("where to? Set option 'stream', or give the rows a column `stream`")
     for name in (stream, ID if ID in names else None):
         if name is not None and not pa.types.is_string(schema.field(name).type):
-            raise ConfigError(f"column {name!r} must be a string, but is {schema.field(name).type}")
+            hint = "it names the entry's id; rename it to write a field" if name == ID else "it names each row's stream"
+            raise ConfigError(f"column {name!r} must be a string, but is {schema.field(name).type}: {hint}")
     others = () if fields else tuple(name for name in names if name not in (STREAM, ID))
     if not fields and not others:
         raise ConfigError("the rows have no column that could be a field of an entry")
