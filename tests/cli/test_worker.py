@@ -105,3 +105,30 @@ def test_what_cannot_be_run_is_named(app: Path, valkey_server: servers.RealServe
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert said in output
+
+
+def test_a_stream_that_is_named_twice_is_refused(app: Path, valkey_server: servers.RealServer) -> None:
+    (app / "twice.py").write_text("from shop import orders\nalso = orders\n")
+    worker = start(app, valkey_server.port, "twice:orders", "twice:also")
+    output, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 2
+    assert "'twice:also' is given twice" in output
+
+
+def test_a_stop_is_heard_by_a_stream_that_is_only_starting(app: Path, valkey_server: servers.RealServer) -> None:
+    (app / "late.py").write_text(
+        "import os, signal, time\n"
+        "from shop import orders\n"
+        "make = orders._definition.make_worker\n"
+        "def late(*args):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(1)\n"
+        "    return make(*args)\n"
+        "orders._definition.make_worker = late\n"
+    )
+    worker = start(app, valkey_server.port, "late:orders")
+    try:
+        worker.communicate(timeout=60)
+        assert worker.returncode == 0
+    finally:
+        worker.kill()

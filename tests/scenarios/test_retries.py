@@ -288,7 +288,7 @@ def running(stream: Stream[Order]):  # type: ignore[no-untyped-def]
             yield
         finally:
             deadline = time.monotonic() + 60
-            while stream._worker is None and time.monotonic() < deadline:
+            while not stream._workers and time.monotonic() < deadline:
                 time.sleep(0.01)
             stream.stop()
             thread.join(60)

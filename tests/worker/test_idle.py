@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import pytest
+
 import millstream.aio
 from millstream import Backoff, Stream
+from millstream.delivery.consumer import Consumer
+from millstream.delivery.delivery import Delivery
 
 
 def test_it_ends_when_all_is_done_retries_included() -> None:
@@ -42,3 +46,21 @@ def test_an_asyncio_worker_ends_too() -> None:
         return done
 
     assert asyncio.run(main()) == 10
+
+
+def test_its_reads_wait_no_longer_than_the_group_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    fetch = Consumer.fetch
+
+    def noted(consumer: Consumer, count: int, block: float) -> list[Delivery]:
+        waits.append(block)
+        return fetch(consumer, count, block)
+
+    monkeypatch.setattr(Consumer, "fetch", noted)
+    stream = Stream[int]("numbers", f"memory://{uuid.uuid4().hex}")
+    stream.handler(lambda number: None)
+    stream.publish(1)
+    stream.run(signals=False, until_idle=True)
+    assert waits
+    assert max(waits) <= 0.1
+    stream.close()

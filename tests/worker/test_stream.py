@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -442,3 +443,18 @@ def test_a_worker_that_releases_over_and_over_never_runs_out_of_room(make_stream
     with running(stream):
         until(lambda: is_idle(stream))
     assert stream.audit().done == 3
+
+
+def test_stop_reaches_each_run_of_a_stream() -> None:
+    stream = Stream[int]("numbers", f"memory://{uuid.uuid4().hex}")
+    stream.handler(lambda number: None)
+    runs = [threading.Thread(target=stream.run, kwargs={"signals": False}, daemon=True) for _ in range(2)]
+    for each in runs:
+        each.start()
+    while len(stream._workers) < 2:
+        time.sleep(0.01)
+    stream.stop()
+    for each in runs:
+        each.join(60)
+    assert not any(each.is_alive() for each in runs)
+    stream.close()

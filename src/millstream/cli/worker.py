@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from millstream.worker.runtime.stop_signals import StopSignals
 from millstream.worker.stream import Stream
 
 logger = safe_logger(logging.getLogger(__name__))
+STOP_AGAIN_S: Final = 0.5
 
 
 def worker(
@@ -46,7 +47,7 @@ def worker(
     Exit codes: 0 stopped on request, 1 a worker ended with an error, 2 wrong use.
     """
     set_up_log(logging.DEBUG if verbose else logging.INFO)
-    streams = [load_stream(target) for target in targets]
+    streams = load_streams(targets)
     address = url or os.environ.get("MILLSTREAM_URL")
     for stream in streams:
         if address:
@@ -72,6 +73,19 @@ def load_stream(target: str) -> Stream[Any] | AsyncStream[Any]:
         name = target.partition(":")[2]
         raise ConfigError(f"{target!r}: the stream has no handler; put @{name}.handler() on a function")
     return found
+
+
+def load_streams(targets: Sequence[str]) -> list[Stream[Any] | AsyncStream[Any]]:
+    """Return the streams that MODULE:NAME names; refuse one that is named twice."""
+    streams: dict[int, Stream[Any] | AsyncStream[Any]] = {}
+    for target in targets:
+        stream = load_stream(target)
+        if id(stream) in streams:
+            raise ConfigError(
+                f"{target!r} is given twice: for more at a time use @{target.partition(':')[2]}.handler(concurrency=…)"
+            )
+        streams[id(stream)] = stream
+    return list(streams.values())
 
 
 def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool) -> list[tuple[Any, BaseException]]:
@@ -106,9 +120,10 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool
         for thread in threads:
             thread.start()
         is_over.wait()
-        stop(False)
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                stop(False)  # again and again: a stream that is only starting has nothing to stop yet
+                thread.join(STOP_AGAIN_S)
     return failures
 
 

@@ -116,9 +116,10 @@ class Stream(StreamBase[T]):
         those nobody handles: inside uvicorn none, so end the task there, or call `stop()`, when the application ends.
         """
         loop = asyncio.get_running_loop()
-        self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url), loop)
-        idle = IdleWatch(self._definition, worker.stop) if until_idle else nullcontext()
-        with StopSignals(lambda at_once: worker.stop(at_once=at_once), signals), idle:
+        worker = self._definition.make_worker(lambda: connect(self._definition.url), loop)
+        idle = IdleWatch.of(self._definition, worker) if until_idle else nullcontext()
+        signalled = StopSignals(lambda at_once: worker.stop(at_once=at_once), signals)
+        with self._registered(worker), signalled, idle:
             work = loop.run_in_executor(None, lambda: worker.run(signals=False))
             try:
                 await asyncio.shield(work)
@@ -134,8 +135,8 @@ class Stream(StreamBase[T]):
     async def reset_topology(self) -> None:
         """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""
         await (await self.backend()).reset_topology()
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.reset_topology)
+        for worker in tuple(self._workers):
+            await asyncio.to_thread(worker.reset_topology)
 
     async def consume(
         self, *, ahead: int = 1, concurrency: int | None = None, wait: float | None = None, signals: bool | None = None

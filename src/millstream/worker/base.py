@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, Unpack
 
 from millstream.client.payload import Codec
@@ -23,8 +24,6 @@ M = TypeVar("M", bound=Middleware)
 class StreamBase(Generic[T]):
     """A stream, a group on it, and the type of what it carries."""
 
-    _worker: Worker | None = None
-
     def __init__(
         self,
         name: str,
@@ -40,6 +39,7 @@ class StreamBase(Generic[T]):
         maxlen: int | None = None,
         **overrides: Unpack[SettingsOverrides],
     ) -> None:
+        self._workers: list[Worker] = []  # of each `run` that is in progress
         self._definition = Definition(
             self,
             name,
@@ -88,5 +88,14 @@ class StreamBase(Generic[T]):
 
     def stop(self, *, at_once: bool = False) -> None:
         """End `run`, also from another thread: what is in hand is finished or released; `at_once`: released."""
-        if self._worker is not None:
-            self._worker.stop(at_once=at_once)
+        for worker in tuple(self._workers):
+            worker.stop(at_once=at_once)
+
+    @contextmanager
+    def _registered(self, worker: Worker) -> Iterator[None]:
+        """Have `stop` and `reset_topology` reach a worker while this is open; `run` may be called more than once."""
+        self._workers.append(worker)
+        try:
+            yield
+        finally:
+            self._workers.remove(worker)

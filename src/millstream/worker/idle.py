@@ -22,6 +22,7 @@ from millstream.worker.audit import audit_of
 if TYPE_CHECKING:
     from millstream.client.backend import Backend
     from millstream.worker.definition import Definition
+    from millstream.worker.runtime.loop import Worker
 
 PERIOD_S: Final = 0.1
 
@@ -33,6 +34,12 @@ class IdleWatch:
         self._definition, self._stop = definition, stop
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="millstream-idle", daemon=True)
+
+    @classmethod
+    def of(cls, definition: Definition, worker: Worker) -> IdleWatch:
+        """Return a watch that stops a worker, and have its reads wait no longer than the watch's period."""
+        worker.longest_read_s = PERIOD_S
+        return cls(definition, worker.stop)
 
     def __enter__(self) -> IdleWatch:
         self._thread.start()

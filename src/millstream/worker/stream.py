@@ -106,8 +106,8 @@ class Stream(StreamBase[T]):
         With `until_idle` also until the group has nothing left to do: no entry undelivered, none pending. A second
         signal stops at once. `signals`: False leaves them alone, True takes them, None takes those nobody handles.
         """
-        self._worker = worker = self._definition.make_worker(lambda: connect(self._definition.url))
-        with IdleWatch(self._definition, worker.stop) if until_idle else nullcontext():
+        worker = self._definition.make_worker(lambda: connect(self._definition.url))
+        with self._registered(worker), IdleWatch.of(self._definition, worker) if until_idle else nullcontext():
             worker.run(signals=signals)
 
     def consume(
@@ -141,8 +141,8 @@ class Stream(StreamBase[T]):
     def reset_topology(self) -> None:
         """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""
         self.backend.reset_topology()
-        if self._worker is not None:
-            self._worker.reset_topology()
+        for worker in tuple(self._workers):
+            worker.reset_topology()
 
     # Looking
 

@@ -136,7 +136,7 @@ def test_stop_ends_the_wait() -> None:
     orders.handler(lambda order: None)
     worker = threading.Thread(target=orders.run, kwargs={"signals": False}, daemon=True)
     worker.start()
-    while orders._worker is None:
+    while not orders._workers:
         time.sleep(0.01)
     orders.stop()
     worker.join(60)

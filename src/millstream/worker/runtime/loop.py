@@ -118,6 +118,7 @@ class Worker:
         self._backends: list[Backend] = []
         self._make_heart = make_heart
         self._supervisor = Supervisor(self.stop)
+        self.longest_read_s = STOP_WITHIN_S
         self._ended_by: BackendError | None = None  # the server refuses settlements for good
         self._threads = threads
         self._stop = threads.Event()
@@ -238,7 +239,7 @@ class Worker:
             return failures
         asked_ms = consumer.watch_ms()
         try:
-            found = consumer.fetch(1 if self._has_suspects else credit, min(settings.block, STOP_WITHIN_S))
+            found = consumer.fetch(1 if self._has_suspects else credit, min(settings.block, self.longest_read_s))
         except BackendError as error:
             if _is_over(error, failures, settings):
                 raise
