@@ -374,7 +374,7 @@ def test_dead_letters_are_listed_by_filter_and_shown(make_stream: MakeStream) ->
     assert list(stream.dead.list(ids=[odd[1].id])) == [odd[1]]
     with pytest.raises(ConfigError, match="colour"):
         list(stream.dead.list(colour="red"))
-    with pytest.raises(ConfigError, match="no duration"):
+    with pytest.raises(ConfigError, match="not a duration"):
         list(stream.dead.list(since="soon"))
     assert stream.dead.show(odd[0].id) == odd[0]
     assert stream.dead.show("1-1") is None
