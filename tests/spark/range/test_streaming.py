@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from millstream.spark.runtime.compat import HAS_LIMITS
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -212,5 +215,53 @@ def test_a_plan_made_ahead_does_not_hide_what_came_since(place: Place) -> None:
         ahead = planner._ahead
         assert ahead is not None
         assert planner.latest(third, Limits(rows=15)) is ahead.result()  # a full one is used as it is
+    finally:
+        planner.close()
+
+
+def commands(place: Place) -> int:
+    """Count the commands that the server has run, our own question excepted."""
+    stats = place.client.info("commandstats")
+    return sum(each["calls"] for name, each in stats.items() if name != "cmdstat_info")
+
+
+def idle_rate(place: Place, ask: Callable[[], object]) -> float:
+    """Ask as often as Spark does, and return the commands a second once nothing has been new for a while."""
+    for _ in range(8):
+        ask()
+    before, began = commands(place), time.monotonic()
+    while time.monotonic() - began < 3:
+        ask()
+        time.sleep(0.01)
+    return (commands(place) - before) / (time.monotonic() - began)
+
+
+def test_an_idle_query_by_range_sends_few_commands(place: Place) -> None:
+    from millstream.spark.options import parse_read
+    from millstream.spark.range.planner import Limits, RangePlanner
+
+    place.fill(2)
+    planner = RangePlanner(parse_read({"url": place.url, "stream": place.stream}))
+    try:
+        end = planner.latest(planner.initial(), Limits())
+        assert idle_rate(place, lambda: planner.latest(end, Limits())) <= 5
+        place.fill(1, first_ms=1_700_000_001_000)
+        assert planner.latest(end, Limits())["rows"] == 1
+    finally:
+        planner.close()
+
+
+def test_an_idle_query_of_a_group_sends_few_commands(place: Place) -> None:
+    from millstream.spark.group.options import parse_group_read
+    from millstream.spark.group.planner import GroupPlanner
+
+    place.fill(2)
+    options = {"url": place.url, "stream": place.stream, "group": "g", "groupStart": "$"}
+    planner = GroupPlanner(parse_group_read(options))
+    try:
+        start = planner.initial()
+        assert idle_rate(place, lambda: planner.latest(start)) <= 10
+        place.fill(1, first_ms=1_700_000_001_000)
+        assert planner.latest(start)["rows"] == 1
     finally:
         planner.close()

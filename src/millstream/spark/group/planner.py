@@ -27,6 +27,7 @@ from millstream.spark.group.options import GroupRead
 from millstream.spark.ids import ms_of
 from millstream.spark.range.splits import parts_for, shares
 from millstream.spark.runtime.errors import patiently
+from millstream.spark.runtime.pace import Pace
 from millstream.spark.wire.metadata import StreamMetadata
 
 T = TypeVar("T")
@@ -100,6 +101,7 @@ class GroupPlanner:
         self._options = options
         self._server = server or StreamMetadata(options.read.connection)
         self._watch_s = watch_s
+        self._pace = Pace()
         self._members: dict[str, Member] = {}
         self._looked_at: float | None = None
         self._token: str | None = None
@@ -122,9 +124,11 @@ class GroupPlanner:
         start = from_json(start_json)
         if self._planned is not None and self._planned[0] == start.batch:
             return self._planned[1]
+        self._pace.wait()
         self._open()
         self._finish(start)
         end = self._take(start)
+        self._pace.note(is_empty=end is None)
         if end is None:
             return start_json
         found = to_json(end)
@@ -158,6 +162,7 @@ class GroupPlanner:
 
     def close(self) -> None:
         """Let go; a batch that is not over stays where it is, for whoever starts the query again."""
+        self._pace.close()
         self.keeper.close()
         for member in self._members.values():
             member.disconnect()

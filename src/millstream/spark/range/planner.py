@@ -35,6 +35,7 @@ from millstream.spark.range.splits import (
     parts_of,
     shares,
 )
+from millstream.spark.runtime.pace import Pace
 from millstream.spark.wire.metadata import StreamMetadata, StreamState
 
 log = safe_logger(logging.getLogger(__name__))
@@ -89,6 +90,7 @@ class RangePlanner:
         self._target: dict[str, Position] | None = None  # of Trigger.AvailableNow
         self._waiting_since: float | None = None  # for enough rows
         self._ahead: _Ahead | None = None
+        self._pace = Pace()
         self._states: States = {}
         self._reached = Offset({})
 
@@ -101,11 +103,13 @@ class RangePlanner:
         return to_json(Offset(positions))
 
     def latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        """The end of the next batch; `start` itself if there is nothing new."""
+        """Return the end of the next batch, or `start` itself if there is nothing new."""
+        self._pace.wait()
         ahead, self._ahead = self._ahead, None
         end = ahead.result() if ahead is not None and ahead.key == (json.dumps(start), limits) else None
         if end is None or not _is_full(end):
             end = self.plan(start, limits)
+        self._pace.note(is_empty=end is None)
         self._reached = from_json(start if end is None else end)
         if end is None:
             return start
@@ -115,6 +119,8 @@ class RangePlanner:
 
     def newest(self) -> dict[str, Any]:
         """The ends of the streams, for a Spark that does not say where the query is: the batch is not split."""
+        self._pace.wait()
+        before = self._reached
         states = {stream: self._state(stream) for stream in self._streams()}
         self._states = states
         positions = {
@@ -122,6 +128,7 @@ class RangePlanner:
             for stream, state in states.items()
         }
         self._reached = Offset(positions)
+        self._pace.note(is_empty=self._reached == before)
         return to_json(self._reached)
 
     def check_loss(self, start: Mapping[str, Any]) -> None:
@@ -151,6 +158,7 @@ class RangePlanner:
         return [self._server.placed(span) for span in found]
 
     def close(self) -> None:
+        self._pace.close()
         self._server.close()
 
     def plan(self, start_json: Mapping[str, Any], limits: Limits) -> dict[str, Any] | None:
