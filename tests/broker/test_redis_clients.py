@@ -15,7 +15,14 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from millstream.broker.redis_clients import AsyncEmbeddedConnection, EmbeddedConnection, make_async_client, make_client
+from millstream.broker.redis_clients import (
+    AsyncEmbeddedConnection,
+    EmbeddedConnection,
+    LocalConnection,
+    Pipe,
+    make_async_client,
+    make_client,
+)
 from millstream.server.core.hub import Hub
 
 
@@ -364,6 +371,25 @@ def test_a_client_that_is_dropped_leaves_nothing_behind(hub: Hub) -> None:
     hub.run([b"PING"])
     assert len(hub.sessions) == 0
     assert hub.run([b"PUBLISH", b"c", b"x"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_a_client_that_is_dropped_waits_for_nobody(hub: Hub, kind: str) -> None:
+    """At exit the thread that has the hub's lock may have been ended with it: waiting would be for ever."""
+    loop = asyncio.new_event_loop()
+    pipes: list[object] = [
+        Pipe(hub) if kind == "blocking" else LocalConnection(hub, asyncio.StreamReader(loop=loop), loop)
+    ]
+    dropping = threading.Thread(target=pipes.clear)
+    with hub.lock:
+        dropping.start()
+        dropping.join(30)
+        was_stuck = dropping.is_alive()
+    dropping.join()
+    loop.close()
+    assert not was_stuck
+    hub.run([b"PING"])
+    assert len(hub.sessions) == 0, "the next who has the lock forgets the session"
 
 
 def test_a_closed_client_opens_again(client: redis.Redis) -> None:

@@ -96,7 +96,9 @@ class Pipe:
         self._session = hub.session(_weakly(self._receive), _weakly(self._end))
 
     def __del__(self) -> None:
-        self.close()
+        session = getattr(self, "_session", None)
+        if session is not None:
+            session.drop()
 
     # Called by the session, from any thread
 
@@ -252,7 +254,7 @@ class LocalConnection:
     def __del__(self) -> None:
         session = getattr(self, "_session", None)
         if session is not None:
-            session.close()
+            session.drop()
 
     # Called by the session, from any thread
 

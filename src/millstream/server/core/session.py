@@ -281,6 +281,16 @@ class Session:
             else:
                 self.forget()
 
+    def drop(self) -> None:
+        """Close without waiting, for `__del__`: at exit the thread that has the lock may have been ended with it."""
+        if self.hub.lock.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self.hub.lock.release()
+        else:
+            self.hub.close_later(self)
+
     def forget(self) -> None:
         """Leave everything in which the hub knows this session."""
         if self.is_closed:
