@@ -24,7 +24,7 @@ import hiredis
 
 from millstream.broker import durable
 from millstream.clock import Clock, SystemClock
-from millstream.engine.commands.streams.group import deliver, deliver_next, has_new_entries, next_entries
+from millstream.engine.commands.streams.group import deliver, deliver_run, has_new_entries, next_entries
 from millstream.engine.outcome import Reply
 from millstream.engine.streams.entries import Sealed, decode_fields
 from millstream.engine.streams.groups import Group
@@ -506,13 +506,13 @@ class Broker:
             now_ms = self._now_ms()
             if count == 1 and claim_ms is None:
                 before = group.mark
-                one = deliver_next(stream, group, consumer, now_ms)
-                if one is not None:
+                run = deliver_run(stream, group, consumer, now_ms, 1)
+                if run is not None:
                     consumer.seen_ms = now_ms
                     self._hub.dirty += 1
                     if is_logged:
                         self._log(*self._delivery(key, group, name, now_ms, before))
-                    return {key: [Entry(one[0], one[1])]}
+                    return {key: [Entry(run[0][0], run[1][0])]}
             if is_logged:
                 return None  # how to log more than that is known to the long way
             entries = self._take(stream, group, consumer, now_ms, claim_ms, count)

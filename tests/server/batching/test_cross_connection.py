@@ -119,6 +119,7 @@ def test_deliveries_and_acknowledgements_of_several_connections_are_run_together
     replies = side.all_send([READ.format(f"c{at}") for at in range(8)])
     ids = [reply.split(b"\r\n")[7] for reply in replies]
     assert ids == [b"1767225600000-%d" % seq for seq in range(1, 9)]
+    assert side.all_send([f"XNACK s g FAIL IDS 1 {entry_id.decode()}" for entry_id in ids]) == [b":1\r\n"] * 8
     assert side.all_send([f"XACK s g {entry_id.decode()}" for entry_id in ids]) == [b":1\r\n"] * 8
     assert side.usual == [0] * 8
     assert side.clients[0]("XPENDING s g").startswith(b"*4\r\n:1\r\n$15\r\n1767225600000-0\r\n")
@@ -169,7 +170,8 @@ def _batch(rng: random.Random, side: Side) -> list[tuple[int, bytes]]:
     """Requests that begin alike, of some clients in any order; in a turn they are run in this order."""
     stream = cast(Any, side.hub.keyspace.databases[0].values[b"s"])
     pending = [entry_id.decode() for entry_id, _ in stream.groups[b"g"].pending.in_order(0, 2**128)]
-    kind = rng.choice(["add", "add two", "read", "ack"])
+    kind = rng.choice(["add", "add two", "read", "ack", "nack"])
+    mode = rng.choice(["SILENT", "FAIL", "FATAL"])
     requests = []
     for number in rng.sample(range(8), rng.randrange(2, 9)):
         match kind:
@@ -179,6 +181,8 @@ def _batch(rng: random.Random, side: Side) -> list[tuple[int, bytes]]:
                 request = f"XADD s * f {rng.randrange(100)} {rng.choice('fg')} x"
             case "read":
                 request = READ.format(f"c{rng.choice([number, number, 0, 99])}")
+            case "nack":
+                request = f"XNACK s g {mode} IDS 1 {rng.choice([*pending[:20], '1-1', '01-1', 'x'])}"
             case _:
                 request = f"XACK s g {rng.choice([*pending[:20], '1-1', '01-1', 'x'])}"
         requests.append((number, pack(words(request))))
@@ -188,7 +192,9 @@ def _batch(rng: random.Random, side: Side) -> list[tuple[int, bytes]]:
 # Apart
 
 
-@pytest.mark.parametrize("request_", [f"XADD s * f {'v' * 30}", "XACK s g 1-1", READ.format("c1")])
+@pytest.mark.parametrize(
+    "request_", [f"XADD s * f {'v' * 30}", "XACK s g 1-1", "XNACK s g FAIL IDS 1 1-1", READ.format("c1")]
+)
 def test_a_request_that_is_cut_anywhere_is_answered_once_it_is_whole(request_: str) -> None:
     whole = pack(words(request_))
     side = Side()

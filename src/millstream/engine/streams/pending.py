@@ -318,7 +318,7 @@ class PendingList:
         self.keep_small(consumer)
 
     def deliver_one(self, consumer: GroupConsumer, now_ms: int, entry_id: bytes, block: Block) -> None:
-        """As deliver, for the one entry that most reads get: written out, since workers live on it."""
+        """Deliver one entry. Fast path; twin: `deliver`. Test: tests/server/batching/test_hot_commands.py."""
         holds = self.owned.holds
         tail = holds[-1] if holds else None
         if (

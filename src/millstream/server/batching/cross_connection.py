@@ -1,9 +1,10 @@
-"""Requests of several connections that arrived at once, run as if one connection had sent them in a row.
+"""Fast path for requests of several connections that arrived at once: they run as one pipeline.
 
-Many workers that send one request at a time are as much work as one that sends many: what is looked up, checked and
-logged once for a pipeline is so for them. Each connection gets its own reply, and is left as its own request would have
-left it. Whatever is not one whole request of the hot few, on a connection with nothing special about it, is handed to
-its connection and takes the usual way.
+Look-ups, checks and the log then cost once what they cost for each connection otherwise. Each connection gets its own
+reply and the state that its own request would have left. A request that is not one of the hot commands as a whole, or
+comes on a connection with a special state, is handed to its connection.
+
+Twin: `Session.feed`. Test: tests/server/batching/test_cross_connection.py.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ STARTS: Final = {
     for words, counts in (
         ((b"XADD", b"xadd"), (5, 7, 9)),
         ((b"XACK", b"xack"), (4,)),
+        ((b"XNACK", b"xnack"), (7,)),
         ((b"XREADGROUP", b"xreadgroup"), (9,)),
     )
     for word in words

@@ -1,17 +1,20 @@
-"""What workers send all day, from the words of requests to the bytes of their replies without a stop.
+"""Fast paths for the commands that workers and producers send most, from request words to reply bytes.
 
     XADD key * field value …                              XACK key group id
     XREADGROUP GROUP group consumer COUNT 1               XNACK key group <SILENT|FAIL|FATAL> IDS 1 id
         [BLOCK ms] STREAMS key >
 
-Each function takes the requests of one read, runs as many of them as begin alike and are the one case that nearly
-always is the case, appends a reply for each, and says how many that were. What it leaves is for the engine's own
-command; so is everything while somebody would have to be told (waiters of the key, watchers, subscribers to events).
+Each function takes the requests of one read, runs those at the front that have the form above, appends a reply for
+each, and returns how many it ran. The general path runs the rest. It also runs everything while a waiter of the key, a
+watcher or a subscriber to events must be notified.
 
-The log gets lines that replay to the same state, encoded here, since most of their bytes have been seen before: a
-chunk of acknowledgements is its own log, and in one of appends only the ids are to be filled in. What a consumer is
-given in one read is one claim of all its ids; what a group gives out in a row is one transaction, which ends by saying
-how far the group has come. A test holds both ways against each other, and both are compared with a real server.
+The log lines are encoded here and replay to the same state. Most of their bytes are already at hand: a chunk of
+acknowledgements is its own log, and a chunk of appends lacks only the ids. A delivery is logged as one claim of all ids
+that the consumer got in one read. Consecutive deliveries of a group are logged as one transaction, which ends with the
+position of the group.
+
+The twin of each function is the engine's command of that name, for deliveries `next_entries` and `deliver`.
+Test: tests/server/batching/test_hot_commands.py compares both paths; the differential tests compare both with Redis.
 """
 
 from __future__ import annotations
@@ -41,19 +44,19 @@ class Hub(Protocol):
     waiters: Waiters
 
 
-# On a hub, in a database: requests, a time, a protocol, where replies go; and the bytes of the requests, each for
-# itself or all in one, if they are known and none is long.
+# Arguments: hub, database, requests, time, protocol, output for the replies, and the bytes of the requests: one piece
+# for each or one for all; an empty list if they are not known.
 Express = Callable[["Hub", int, list[list[bytes]], int, int, list[bytes], list[bytes]], int]
 
-# The same for requests that differ in their last word only.
+# The same for requests that differ only in their last word.
 ExpressAlike = Callable[["Hub", int, Alike, int, int, list[bytes], list[bytes]], int]
 
 _LEAST_BULK: Final = len(b"$21\r\n\r\n") + 21  # see EntryLog.append_bulks
 _SEQUENCE: Final = (1 << 64) - 1
 _ONE: Final = [b"COUNT", b"1"]
-_FIRST_RUN: Final = 16  # entries that are handed out before their size is known
+_FIRST_RUN: Final = 16  # entries that are delivered before their size is known
 _LONG_REPLY: Final = 1 << 14
-_LONG: Final = 1 << 20  # words whose length is worth a look at the limits
+_LONG: Final = 1 << 20  # bytes of a request from which on limits are checked
 _ANY_ID: Final = b"$1\r\n*\r\n"
 _DIGITS: Final = [b"%d" % number for number in range(1024)]
 _BULK: Final = [b"$%d\r\n" % size for size in range(256)]
@@ -64,7 +67,10 @@ _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 def xadd(
     hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XADD key * field value [field value ...]"""
+    """XADD key * field value [field value ...]. Twin: `append.xadd`.
+
+    Test: tests/server/batching/test_hot_commands.py.
+    """
     if len(requests[0]) < 5:
         return 0
     word, name = requests[0][:2]
@@ -83,7 +89,7 @@ def xadd(
     if not done or ids is None:
         return 0
     output += [_BULK[len(entry_id)] + entry_id + b"\r\n" for entry_id in ids]
-    # Before the entries: when memory runs out here, nothing has happened.
+    # Build the log lines before the entries: if memory runs out here, nothing has changed.
     lines = _log_of_appends(hub, requests, done, output, pieces) if hub.keeps_log else []
     settings = hub.keyspace.settings
     for at in range(done):
@@ -101,7 +107,10 @@ def xadd(
 def xadd_alike(
     hub: Hub, db: int, alike: Alike, now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XADD key * field value, of one field of one stream, all or none."""
+    """XADD key * field value, one field of one stream, all or none. Twin: `xadd`.
+
+    Test: tests/server/batching/test_hot_commands.py.
+    """
     _, name, star, field = alike.words
     bulks = alike.bulks
     database = hub.keyspace.databases[db]
@@ -134,7 +143,7 @@ def xadd_alike(
 
 
 def _next_ids(key: int, count: int) -> list[bytes] | None:
-    """The texts of so many ids from a key on; None if there are not as many in its millisecond."""
+    """Return the texts of `count` ids from a key on, or None if its millisecond has fewer left."""
     seq = key & _SEQUENCE
     if seq + count > _SEQUENCE or key > MAX_KEY:  # the second: the last id there can be has been given
         return None
@@ -164,7 +173,7 @@ def _log_of_appends(
 
 
 def _bytes_of(requests: list[list[bytes]], done: int, pieces: list[bytes]) -> bytes:
-    """The bytes of the requests that were run, or none if they are not known."""
+    """Return the bytes of the requests that were run, or no bytes if they are not known."""
     if len(pieces) == len(requests):
         return pieces[0] if done == 1 else b"".join(pieces[:done])
     return pieces[0] if pieces and done == len(requests) else b""
@@ -173,7 +182,10 @@ def _bytes_of(requests: list[list[bytes]], done: int, pieces: list[bytes]) -> by
 def xreadgroup(
     hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XREADGROUP GROUP group consumer COUNT 1 [BLOCK ms] STREAMS key >"""
+    """XREADGROUP GROUP group consumer COUNT 1 [BLOCK ms] STREAMS key >.
+
+    Twin: `group.xreadgroup`. Test: tests/server/batching/test_hot_commands.py.
+    """
     first = requests[0]
     size = len(first)
     if size != 9 and not (size == 11 and first[6] == b"BLOCK" and first[7].isdigit() and len(first[7]) < 13):
@@ -214,7 +226,7 @@ def xreadgroup(
         if hub.keeps_log:
             log = log or _open_deliveries(hub, group, name, first[2])
             log += (b"*%d" % (11 + len(ids)), claim, bulk(argv[3]), b"$1\r\n0\r\n", *ids, claim_end)
-        if len(output[-1]) >= _LONG_REPLY:  # large entries: let the session see how much output that is
+        if len(output[-1]) >= _LONG_REPLY:  # large entries: let the session check its output
             break
         most *= 4
     if done:
@@ -233,7 +245,7 @@ def _alike(requests: list[list[bytes]], at: int, most: int) -> int:
 
 
 def _open_deliveries(hub: Hub, group: Group, name: bytes, group_name: bytes) -> list[bytes]:
-    """The log, ready for claims: in a transaction, which stays open while the same group is read."""
+    """Return the log, ready for claims in a transaction that stays open while the same group is read."""
     if hub.delivering is None or hub.delivering[0] is not group:
         if hub.delivering is not None:
             end_deliveries(hub)
@@ -243,14 +255,14 @@ def _open_deliveries(hub: Hub, group: Group, name: bytes, group_name: bytes) -> 
 
 
 def _claim_of(name: bytes, group_name: bytes, now_ms: int) -> tuple[bytes, bytes]:
-    """What stands in a logged claim before the consumer, and behind the ids."""
+    """Return the parts of a logged claim before the consumer and after the ids."""
     start = b"\r\n$6\r\nXCLAIM\r\n" + bulk(name) + bulk(group_name)
     end = b"$4\r\nTIME\r\n%b$10\r\nRETRYCOUNT\r\n$1\r\n1\r\n$5\r\nFORCE\r\n$6\r\nJUSTID\r\n"
     return start, end % bulk(b"%d" % now_ms)
 
 
 def end_deliveries(hub: Hub) -> None:
-    """End the transaction of deliveries that is open: the group is where it is now."""
+    """End the open transaction of deliveries by logging the position of the group."""
     assert hub.delivering is not None
     group, name, group_name = hub.delivering
     hub.delivering = None
@@ -263,7 +275,7 @@ def end_deliveries(hub: Hub) -> None:
 def xack(
     hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XACK key group id"""
+    """XACK key group id. Twin: `settle.xack`. Test: tests/server/batching/test_hot_commands.py."""
     if len(requests[0]) != 4:
         return 0
     word, name, group_name, _ = requests[0]
@@ -277,7 +289,7 @@ def xack(
     remove = group.pending.remove
     done = 0
     for argv in requests:
-        # An id that is not in its canonical form is not found here, and takes the long way.
+        # An id in another than its canonical form is not found here and takes the general path.
         if len(argv) != 4 or argv[2] != group_name or argv[1] != name or argv[0] != word or not remove(argv[3]):
             break
         done += 1
@@ -300,7 +312,7 @@ def xack(
 def xack_alike(
     hub: Hub, db: int, alike: Alike, now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XACK key group id, of one group."""
+    """XACK key group id, of one group. Twin: `xack`. Test: tests/server/batching/test_hot_commands.py."""
     _, name, group_name = alike.words
     bulks = alike.bulks
     database = hub.keyspace.databases[db]
@@ -313,7 +325,7 @@ def xack_alike(
     remove = group.pending.remove
     done = 0
     for text in bulks:
-        if not remove(text[5:-2]):  # ids of ten bytes and more: shorter ones are not found, and take the long way
+        if not remove(text[5:-2]):  # ids of ten bytes and more; shorter ones are not found and take the general path
             break
         done += 1
     if done:
@@ -332,7 +344,10 @@ def xack_alike(
 def xnack(
     hub: Hub, db: int, requests: list[list[bytes]], now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XNACK key group <SILENT|FAIL|FATAL> IDS 1 id"""
+    """XNACK key group <SILENT|FAIL|FATAL> IDS 1 id. Twin: `settle.xnack`.
+
+    Test: tests/server/batching/test_hot_commands.py.
+    """
     start = requests[0][:6]
     found = _to_release(hub, db, start) if len(requests[0]) == 7 else None
     if found is None:
@@ -360,7 +375,10 @@ def xnack(
 def xnack_alike(
     hub: Hub, db: int, alike: Alike, now_ms: int, protocol: int, output: list[bytes], pieces: list[bytes]
 ) -> int:
-    """XNACK key group <SILENT|FAIL|FATAL> IDS 1 id, of one group and mode."""
+    """XNACK key group <SILENT|FAIL|FATAL> IDS 1 id, of one group and mode. Twin: `xnack`.
+
+    Test: tests/server/batching/test_hot_commands.py.
+    """
     found = _to_release(hub, db, alike.words)
     if found is None:
         return 0
@@ -403,7 +421,7 @@ def _note_releases(hub: Hub, db: int, name: bytes, now_ms: int, done: int, outpu
 
 
 def bulk(word: bytes) -> bytes:
-    """A word as it stands in requests, replies and the log."""
+    """Encode a word as a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
@@ -416,7 +434,7 @@ EXPRESS_ALIKE: Final[dict[bytes, tuple[str, ExpressAlike]]] = {
     b"xnack": ("xnack", xnack_alike),
 }
 
-# By the name as clients write it; other spellings take the long way.
+# By the name as clients write it; other spellings take the general path.
 EXPRESS: Final[dict[bytes, tuple[str, Express]]] = {
     b"XADD": ("xadd", xadd),
     b"XREADGROUP": ("xreadgroup", xreadgroup),

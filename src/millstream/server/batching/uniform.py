@@ -1,10 +1,11 @@
-"""Requests that come in rows and hardly differ: the appends of a producer, the acknowledgements of a worker.
+"""Fast path for pipelined requests that differ only in their last word: appends, acknowledgements, releases.
 
     *5 $4 XADD $1 s $1 * $1 f │ $100 …        opening, the same in all of them │ the last word, as a bulk string
 
-Such a row is cut at its opening instead of being parsed word by word, and the last words are kept as the bulk strings
-that they are: so they are sent and logged. A bulk string is believed when its length is the one that its header says;
-whatever is not exactly of this form is for the decoder.
+The bytes are split at this opening instead of being parsed word by word. The last words stay bulk strings: in this form
+they are sent and logged. Each must have the length that its header states. The decoder takes everything else.
+
+Twin: `RequestDecoder`. Test: tests/server/batching/test_hot_commands.py (runs of alike requests).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 from millstream.server.protocol.resp import header_of
 
 _LONGEST_TAIL: Final = 4096
-# How a bulk string begins whose whole length is this; what cannot be one begins with nothing that there is.
+# Expected `$<len>\r\n` prefix for each total bulk length; `!` marks impossible lengths.
 _BULK_STARTS: Final = [b"!"] * _LONGEST_TAIL
 for _size in range(_LONGEST_TAIL - 16):
     _start = b"$%d\r\n" % _size
@@ -37,12 +38,12 @@ class Alike:
         self.bulks = bulks
 
     def requests(self, done: int) -> list[list[bytes]]:
-        """The requests but for so many at the front."""
+        """Return the requests as words, without the first `done`."""
         return [[*self.words, bulk[bulk.index(b"\n") + 1 : -2]] for bulk in self.bulks[done:]]
 
 
 class AlikeReader:
-    """Reads requests that workers and producers send in rows; knows how the last ones began."""
+    """Reads requests that differ only in their last word, and remembers the opening of the last ones."""
 
     __slots__ = ("_opening", "_words")
 
@@ -51,7 +52,7 @@ class AlikeReader:
         self._words: list[bytes] = []
 
     def read(self, pieces: list[bytes]) -> Alike | None:
-        """The requests of pieces, each of one whole request, or of one piece of several; None if it is not so."""
+        """Read pieces of one request each, or one piece of several requests. Returns None if they are not alike."""
         first = pieces[0]
         if not first.startswith(self._opening) and not self._learn(first):
             return None
@@ -72,7 +73,7 @@ class AlikeReader:
         return Alike(opening, self._words, bulks)
 
     def _learn(self, data: bytes) -> bool:
-        """Take over how a request begins, if it is one of those that come in rows."""
+        """Remember the opening of a request, if it has a form that this module reads. Returns whether it has."""
         if not data.startswith(_STARTS):
             return False
         count = data[1] - 48
@@ -90,9 +91,9 @@ class AlikeReader:
 
 
 def split_alike(pieces: list[bytes], count: int) -> list[list[bytes]] | None:
-    """As `_split_evenly`, for pieces of which each must be one whole request of so many words.
+    """Split pieces of one whole request of `count` words each; see `_split_evenly`. Returns None if one is not.
 
-    That each has the right number of lines, and ends with one, keeps what one peer sent apart from what others did.
+    Each piece must have the right number of lines and end with a line end, so that requests of peers do not mix.
     """
     lines: list[bytes] = []
     size = 2 * count + 2

@@ -237,10 +237,11 @@ class RequestDecoder:
         self._forget()
 
     def read_at_once(self, data: bytes) -> list[list[bytes]] | None:
-        """All requests of a chunk, if it holds whole ones, all with as many words; nothing may have come before.
+        """Read a chunk of whole requests that have equally many words; nothing may have come before it.
 
-        Else None, and nothing is taken. Whoever waits for entries asks for them with the same bytes again and again:
-        the answer is the same list then, to be read and not to be kept.
+        Returns None, and takes nothing, for any other chunk. A reader of a group sends the same bytes again and again
+        and gets the same list, which callers must not change. Fast path; twin: `feed` and `next`.
+        Test: tests/server/protocol/test_decoder.py.
         """
         if data == self._repeated_data:
             return self._repeated

@@ -410,34 +410,14 @@ def deliver(
     stream.advance(group, entry_ids, last)
 
 
-def deliver_next(stream: Stream, group: Group, consumer: GroupConsumer, now_ms: int) -> tuple[bytes, bytes] | None:
-    """Hand the next entry to a consumer without a search: id and encoded fields.
-
-    None, and nothing done, unless the group goes on where it last read, counts exactly and has nothing pending
-    ahead: then `next_entries` and `deliver` must do it.
-    """
-    block = group.block
-    if block is None:
-        return None
-    ids_, at, mark = block.ids, group.at, group.mark
-    if not 0 < at < len(ids_) or ids_[at - 1] is not mark or group.pending.order.newest is not mark:
-        return None
-    read = group.entries_read
-    if read is None or stream.max_deleted or read == I64_MAX:
-        return None
-    entry_id = ids_[at]
-    group.pending.deliver_one(consumer, now_ms, entry_id, block)
-    consumer.active_ms = now_ms
-    group.entries_read = read + 1
-    group.step_to(entry_id, at + 1)
-    fragments = block.fragments
-    return entry_id, block.fragment(at) if fragments is None else fragments[at]
-
-
 def deliver_run(
     stream: Stream, group: Group, consumer: GroupConsumer, now_ms: int, most: int
 ) -> tuple[list[bytes], list[bytes]] | None:
-    """As deliver_next, for up to so many entries of one block: ids and encoded fields."""
+    """Deliver up to `most` next entries of one block without a search. Returns their ids and encoded fields.
+
+    Returns None, and changes nothing, unless the group goes on where it last read, counts exactly and has nothing
+    pending ahead. Fast path; twin: `next_entries` and `deliver`. Test: tests/server/batching/test_hot_commands.py.
+    """
     block = group.block
     if block is None:
         return None
