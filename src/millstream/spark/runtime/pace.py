@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 FIRST_S: Final = 0.01
-IDLE_S: Final = 0.25
+IDLE_S: Final = 0.4
 
 
 class Pace:
