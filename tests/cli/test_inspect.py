@@ -169,3 +169,36 @@ def test_an_unknown_stream_or_group_is_named(url: str, capsys: pytest.CaptureFix
     bury(url, 1)
     assert "there is no stream 'ordres'; the server has orders" in run(capsys, "pending", "ordres")[2]
     assert "has no group 'workers'; it has billing" in run(capsys, "pending", "orders", "--group", "workers")[2]
+
+
+def test_a_key_of_another_type_is_named_and_hides_no_other_stream(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bury(url, 2)
+    with Stream[Any]("other", url, group="g") as other:
+        other.publish(1)
+        for key in ("{other}:dlq", "{other}:delayed"):
+            other.backend.execute("SET", key, "x")
+        other.backend.execute("XGROUP", "CREATE", "other", "g", "0", key=b"other")
+    assert [(each["name"], each["dead"], each["delayed"]) for each in answer(capsys, "streams")] == [
+        ("orders", 2, 0),
+        ("other", None, None),
+    ]
+    code, out, _ = run(capsys, "doctor")
+    assert code == 1
+    assert "the key '{other}:dlq' holds a string" in out
+    assert "millstream dead ls orders" in out
+    code, out, err = run(capsys, "top", "--rounds", "1")
+    assert (code, "orders" in out) == (0, True), err
+    for words in (["dead", "ls", "other"], ["dead", "redrive", "other", "--yes"], ["audit", "other"]):
+        code, _, err = run(capsys, *words)
+        assert (code, "the key '{other}:dlq' holds a string" in err) == (1, True), words
+
+
+def test_publishing_to_a_key_of_another_type_names_the_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Stream[Any]("x", url) as stream:
+        stream.backend.execute("SET", "plain", "x")
+    code, _, err = run(capsys, "publish", "plain", "1")
+    assert (code, "the key 'plain' holds a string" in err) == (1, True)
+
+
+def test_a_long_delay_is_printed_in_full(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "waits for 2000000 s" in run(capsys, "publish", "later", "1", "--delay", "2000000")[1]

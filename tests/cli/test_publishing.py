@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from millstream.cli.main import main
 from tests.support import servers
 
 WAIT_S = 60
@@ -126,3 +127,18 @@ def test_a_line_of_many_megabytes_is_read_once(client: redis.Redis) -> None:
 def test_what_does_not_go_together_is_refused(client: redis.Redis, words: tuple[str, ...], said: str) -> None:
     done = subprocess.run(publish(*words), capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, said in done.stderr, client.exists("orders")) == (2, True, 0)
+
+
+def test_a_file_may_be_a_pipe_and_stdin_stands_alone(
+    valkey_server: servers.RealServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"redis://127.0.0.1:{valkey_server.port}"
+    reading, writing = os.pipe()
+    os.write(writing, b'{"n": 1}\n')
+    os.close(writing)
+    try:
+        assert main(["publish", "piped", "--file", f"/dev/fd/{reading}", "--url", url]) == 0
+    finally:
+        os.close(reading)
+    assert main(["publish", "piped", "-", "1", "--url", url]) == 2
+    assert "-: cannot be combined with values" in capsys.readouterr().err

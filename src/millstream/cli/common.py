@@ -70,10 +70,13 @@ def key_of(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def require_file(name: str) -> Path:
-    """Return the path of a file that exists; the same error and exit code for every command."""
+def require_file(name: str, *, pipes: bool = False) -> Path:
+    """Return the path of a file that exists; the same error and exit code for every command.
+
+    `pipes`: a named pipe or a device will do too, such as the `/dev/fd/63` of a shell's `<(command)`.
+    """
     path = Path(name)
-    if not path.is_file():
+    if not path.is_file() and not (pipes and path.exists() and not path.is_dir()):
         raise Failure(f"there is no file {name!r}" if not path.exists() else f"{name!r} is not a file", Exit.USAGE)
     return path
 

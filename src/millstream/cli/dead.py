@@ -147,9 +147,11 @@ def discard_letters(
     _tell(plan, as_json)
 
 
-def _stream(name: str, url: str | None) -> Stream[Any]:
+@contextmanager
+def _stream(name: str, url: str | None) -> Iterator[Stream[Any]]:
     common.key_of(name)
-    return Stream[Any](name, common.address(url))
+    with Stream[Any](name, common.address(url)) as opened, inspect.naming_misused_keys(opened):
+        yield opened
 
 
 def _letters(plan: Plan) -> str:

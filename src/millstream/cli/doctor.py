@@ -15,7 +15,7 @@ from millstream.delivery import inspect
 from millstream.delivery.inspect import GroupState, StreamState
 from millstream.delivery.keys import Keys, can_share_slot
 from millstream.delivery.steps import Steps
-from millstream.errors import BackendError, ConfigError
+from millstream.errors import BackendError, ConfigError, ServerReplied
 from millstream.printable import printable
 from millstream.worker.audit import audit_of
 
@@ -74,6 +74,19 @@ def _examine(pattern: str, url: str | None) -> Iterator[Finding]:
             state = inspect.stream_state(backend, name)
             if state is not None:
                 yield from _stream(backend, state)
+
+
+def _stream(backend: Backend, state: StreamState) -> Iterator[Finding]:
+    """Examine one stream; an answer that is an error is a finding, and the next stream is examined."""
+    about = f"stream {state.name}"
+    if misused := inspect.misused_keys(backend, state.name):
+        for text in misused:
+            yield Finding("problem", about, text, "redis-cli RENAME    # give that key another name, or delete it")
+        return
+    try:
+        yield from _usable(backend, state)
+    except ServerReplied as error:
+        yield Finding("problem", about, str(error))
 
 
 def _server(backend: Backend) -> Iterator[Finding]:
@@ -139,7 +152,7 @@ def _keeping(about: str, facts: dict[str, str]) -> Iterator[Finding]:
             )
 
 
-def _stream(backend: Backend, state: StreamState) -> Iterator[Finding]:
+def _usable(backend: Backend, state: StreamState) -> Iterator[Finding]:
     groups = inspect.group_states(backend, state.name)
     found = [*_alone(state, groups), *(finding for group in groups for finding in _group(backend, group))]
     found += _held(backend, state)
@@ -156,7 +169,7 @@ def _alone(state: StreamState, groups: Sequence[GroupState]) -> Iterator[Finding
         yield Finding(
             "warning", about, "the braces of its name form no hash tag: it cannot be moved to a cluster under this name"
         )
-    if state.dead >= MANY_DEAD:
+    if state.dead is not None and state.dead >= MANY_DEAD:
         yield Finding(
             "warning",
             about,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,11 +14,13 @@ import typer
 from millstream.cli import common, output
 from millstream.cli.exits import Exit, Failure
 from millstream.delivery import inspect
+from millstream.errors import ServerReplied
 from millstream.printable import printable
 
 if TYPE_CHECKING:
     from millstream.client import Backend
     from millstream.worker.audit import Audit
+    from millstream.worker.stream import Stream
 
 NAMED: Final = 10  # names in a message
 Pattern = Annotated[str, typer.Argument(help="Glob pattern of stream names.")]
@@ -168,7 +171,7 @@ def _audit_one(stream: str, group: str | None, url: str | None, as_json: bool) -
 
     with common.opened(url) as backend:
         name = chosen_group(backend, stream, group)
-    with Stream[Any](stream, common.address(url), group=name) as opened:
+    with Stream[Any](stream, common.address(url), group=name) as opened, naming_misused_keys(opened):
         found = opened.audit()
     about = {"stream": stream, "group": name, **asdict(found), "balanced": found.balanced}
     output.show_one(about, as_json=as_json)
@@ -195,6 +198,18 @@ def require_id(text: str, what: str) -> None:
     parts = text.split("-") if re.fullmatch(r"[0-9]{1,20}(-[0-9]{1,20})?", text) else []
     if not parts or any(int(part) >= 1 << 64 for part in parts):
         raise Failure(f"{what}: {text!r} is not an entry id; an id looks like 1767225600000-0", Exit.USAGE)
+
+
+@contextmanager
+def naming_misused_keys(stream: Stream[Any]) -> Iterator[None]:
+    """Turn the server's WRONGTYPE, which names no key, into an error that names the key."""
+    try:
+        yield
+    except ServerReplied as error:
+        misused = inspect.misused_keys(stream.backend, stream.name) if error.code == "WRONGTYPE" else []
+        if not misused:
+            raise
+        raise Failure("\n".join(misused)) from error
 
 
 def existing(backend: Backend, stream: str) -> str:

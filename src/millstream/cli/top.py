@@ -59,7 +59,7 @@ class TopLine:
     pending: int
     released: int
     waiting: int
-    dead: int
+    dead: int | None
     consumers: int
     last_sign_s: float | None  # since the most recent sign of life of a consumer
 
@@ -317,7 +317,7 @@ def colour(line: TopLine) -> str:
 def _cell(name: str, value: object) -> str:
     if name == "last_sign_s" and isinstance(value, float):
         return f"{value:.0f} s"
-    if name == "group" and value == "":
+    if value is None or (name == "group" and value == ""):
         return "-"
     return f"{value:,}" if isinstance(value, int | float) else printable(value)
 

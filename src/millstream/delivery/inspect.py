@@ -13,6 +13,7 @@ from millstream.client.calls import Call, Word
 from millstream.delivery.delivery import pairs
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import DELAYED, RELEASED
+from millstream.errors import ServerReplied
 
 T = TypeVar("T")
 PAGE = 1000
@@ -35,8 +36,8 @@ class StreamState:
     added: int | None  # ever; None on servers that do not count
     last_id: str
     groups: int
-    dead: int
-    delayed: int
+    dead: int | None  # None: the key of the dead letters holds something else
+    delayed: int | None  # None: the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,26 @@ def _rows(backend: Looks, key: bytes, *argv: Word) -> list[dict[str, Any]]:
     return [{_text(name): value for name, value in pairs(row)} for row in rows]
 
 
-def _number(backend: Looks, command: str, key: bytes) -> int:
-    return backend.run(Call((command, key), key, int))
+def misused_keys(backend: Looks, name: str) -> list[str]:
+    """Describe each key of a stream that holds a value of another type than workers need there."""
+    keys = Keys(_bytes(name))
+    needed = {keys.stream: b"stream", keys.dead: b"stream", keys.delayed: b"zset", keys.meta: b"hash"}
+    found = []
+    for key, kind in needed.items():
+        held = backend.run(Call(("TYPE", key), key, bytes))
+        if held not in (kind, b"none"):
+            found.append(f"the key {_text(key)!r} holds a {held.decode()}, and workers need a {kind.decode()} there")
+    return found
+
+
+def _number(backend: Looks, command: str, key: bytes) -> int | None:
+    """Return the size of a key, or None if it holds a value of another type."""
+    try:
+        return backend.run(Call((command, key), key, int))
+    except ServerReplied as error:
+        if error.code != "WRONGTYPE":
+            raise
+        return None
 
 
 def _text(value: bytes) -> str:

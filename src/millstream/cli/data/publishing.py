@@ -18,6 +18,7 @@ import typer
 
 from millstream.cli import common, output
 from millstream.cli.exits import Exit, Failure
+from millstream.cli.inspect import naming_misused_keys
 from millstream.errors import ConfigError, MalformedPayload, MillstreamError
 from millstream.worker.stream import Stream
 
@@ -66,6 +67,7 @@ def publish(
         source = _source(stack, file) if lines else None
         kind = dict[str, str] if as_fields else Any
         opened = stack.enter_context(Stream[Any](stream, common.address(url), type=kind, fields=as_fields))
+        stack.enter_context(naming_misused_keys(opened))
         if source is not None:
             _publish_lines(opened, source, _Sent(as_json), delay, ttl)
             return
@@ -83,6 +85,8 @@ def _check(values: list[str], file: str | None, as_fields: bool, dedupe: str | N
     """Refuse what cannot be combined."""
     if file is not None and (values or as_fields):
         raise Failure("--file: cannot be combined with values or --fields", Exit.USAGE)
+    if "-" in values and values != ["-"] and not as_fields:
+        raise Failure("-: cannot be combined with values", Exit.USAGE)
     if dedupe is not None and (file is not None or values == ["-"] or (len(values) > 1 and not as_fields)):
         raise Failure("--dedupe is for one entry", Exit.USAGE)
     if file is None and not values:
@@ -104,7 +108,7 @@ def _source(stack: ExitStack, file: str | None) -> BinaryIO:
     if file is None:
         return sys.stdin.buffer
     try:
-        return stack.enter_context(open(common.require_file(file), "rb", buffering=READ))
+        return stack.enter_context(open(common.require_file(file, pipes=True), "rb", buffering=READ))
     except OSError as error:
         raise Failure(f"{file!r} cannot be read: {error.strerror}", Exit.USAGE) from error
 
@@ -137,10 +141,10 @@ class _Sent:
         if self.as_json:
             output.write("]\n" if self.entries else "[]\n")
         elif self.entries > SHOWN:
-            output.say(f"{self.entries} entries, the last {self.last or f'waits for {delay:g} s'}")
+            output.say(f"{self.entries} entries, the last {self.last or f'waits for {delay:.15g} s'}")
         else:
             for entry_id in self.ids:
-                output.say(entry_id or f"waits for {delay:g} s")
+                output.say(entry_id or f"waits for {delay:.15g} s")
 
 
 def _publish_lines(stream: Stream[Any], source: BinaryIO, sent: _Sent, delay: float, ttl: float | None) -> None:
