@@ -96,7 +96,7 @@ def test_a_submitted_command_can_be_given_up(world: World) -> None:
     box = Box()
     waiter = world.hub.submit(words("XREADGROUP GROUP g c BLOCK 0 STREAMS s >"), box)
     assert waiter is not None
-    world.hub.give_up(waiter)
+    world.hub.blocking.give_up(waiter)
     world.hub.run(words("XADD s 1-0 f v"))
     assert box.replies == []
     assert not world.hub.observed or world.hub.journal is not None

@@ -249,7 +249,7 @@ def unblock(call: ServerCall, argv: list[bytes]) -> Reply:
         return 0
     waiter = session.waiter
     error = CommandError("UNBLOCKED client unblocked via CLIENT UNBLOCK")
-    call.hub.end(waiter, error if reason == b"ERROR" else waiter.timeout_reply)
+    call.hub.blocking.end(waiter, error if reason == b"ERROR" else waiter.timeout_reply)
     return 1
 
 

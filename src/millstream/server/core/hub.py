@@ -27,12 +27,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from millstream.clock import Clock, SystemClock
-from millstream.engine.commands.streams.group import ask_again
 from millstream.engine.keys import expiry
 from millstream.engine.keys.keyspace import Keyspace
-from millstream.engine.outcome import NIL_ARRAY, Event, Reply, Wait
+from millstream.engine.outcome import Event, Reply, Wait
 from millstream.engine.streams.groups import Group
-from millstream.engine.streams.stream import Stream, sweep_idempotency
+from millstream.engine.streams.stream import sweep_idempotency
 from millstream.engine.table import Command
 from millstream.errors import CommandError
 from millstream.server.access.auth import AccessControl, redacted
@@ -40,13 +39,14 @@ from millstream.server.batching.hot_commands import end_deliveries
 from millstream.server.commands import TABLE, find, lookup
 from millstream.server.commands.client import describe
 from millstream.server.config.settings import WITHOUT_EFFECT, Config
-from millstream.server.core.blocking import Alarms, Place, Waiter, Waiters, WaitOwner
+from millstream.server.core.blocking import Place, Waiter, WaitOwner
 from millstream.server.core.call import ServerCall
 from millstream.server.core.interfaces import Client, Gate
 from millstream.server.core.rates import Rates
 from millstream.server.core.session import Session
 from millstream.server.core.stats import Stats
 from millstream.server.core.timer import Timer, Waker
+from millstream.server.core.waiting import Blocking
 from millstream.server.features import keyspace_events
 from millstream.server.features.client_memory import ClientMemory
 from millstream.server.features.maxmemory import Memory
@@ -73,7 +73,6 @@ _SWEEP_SIZE: Final = 1000  # keys that expire in one go; the lock is free in bet
 _IDEMPOTENCY_MS: Final = 1000
 _TIME_LIMITS: Final = ("busy-reply-threshold", "lua-time-limit")  # two names of one setting
 _CROSS_DATABASES: Final = frozenset({"copy", "move", "swapdb"})
-_TIMEOUT_REPLIES: Final[dict[str, Reply]] = {"wait": 0, "waitaof": [0, 0]}
 _FLUSHING: Final = frozenset({"flushall", "flushdb"})
 # What these change is a connection: without one they mean nothing.
 _NEED_CONNECTION: Final = frozenset(
@@ -121,8 +120,6 @@ class Hub:
         self.config = Config(settings)
         self.keyspace = keyspace or Keyspace(self.config.number("databases"))
         self.stats = Stats()
-        self.waiters = Waiters()
-        self.alarms = Alarms()
         self.pubsub: PubSub = PubSub()
         self.watches = Watches(self.keyspace, self.now_ms)
         self.tracking = Tracking(self)
@@ -164,21 +161,20 @@ class Hub:
         self.in_turn = False  # a loop has the lock and will call `send_output` before it lets go
         self._log: list[LogLine] = []
         self._unlogged: deque[list[LogLine]] = deque()  # what the journal could not take for want of memory
-        self._ready: dict[Place, None] = {}
-        self._is_serving = False
         self._resumable: deque[Session] = deque()
         self._unsent: list[Session] = []
         self.hear_others: Callable[[], None] | None = None  # what a loop does for others while a script runs
         self.loop_thread: int = 0  # the one that it may be called in
         self.is_in_script = False  # and is being done
         self.is_ending = False  # the process was asked to end: a script that takes long has to
-        self._answers: list[tuple[Waiter, Reply]] = []  # of those who wait without a connection
         self._leaving: list[Session] = []
         self._ids = count(1)
         self._swept_ms = self.started_ms
         self._timer: Waker | None = Timer(self) if isinstance(self.clock, SystemClock) else None
         self._house = Session(self, _nowhere)  # runs what comes without a connection
         self._house.is_trusted = True
+        self.blocking = Blocking(self, self._house)
+        self.waiters = self.blocking.waiters
         self._call: ServerCall | None = None  # the call of the last command, for the next one
         for name in settings or ():
             self.apply_setting(name)
@@ -248,7 +244,7 @@ class Hub:
         if waiter is not None and not caller.wait(timeout_s):
             with self.lock:
                 if not waiter.is_over:
-                    self.give_up(waiter)
+                    self.blocking.give_up(waiter)
                     return waiter.timeout_reply
                 self.send_output()  # it was answered just now
         if type(caller.reply) is CommandError:
@@ -267,7 +263,7 @@ class Hub:
             except CommandError as error:
                 reply = error
             if isinstance(reply, Wait):
-                waiter = self.block(owner, row, reply, db, protocol)
+                waiter = self.blocking.begin(owner, row, reply, db, protocol)
                 self.finish()
             else:
                 owner.resume(self._keep_promise(reply))
@@ -284,8 +280,7 @@ class Hub:
             self.is_busy = True
             for session in list(self.sessions.values()):
                 session.shut()
-            for waiter in self.waiters.everyone():
-                self.end(waiter, waiter.timeout_reply)
+            self.blocking.end_all()
             if self._timer is not None:
                 self._timer.stop()
             self.finish()
@@ -296,11 +291,7 @@ class Hub:
             self.is_busy = True
             now_ms = self.now_ms()
             self.pause.end_if_due(now_ms)
-            while (waiter := self.alarms.pop_expired(now_ms)) is not None:
-                self.end(waiter, waiter.timeout_reply)
-            while (place := self.alarms.pop_claimable(now_ms)) is not None:
-                if isinstance(self._value_at(place, now_ms), Stream) and place in self.waiters:
-                    self._ready[place] = None
+            self.blocking.tick(now_ms)
             started = perf_counter_ns()
             self._sweep_expired(now_ms)
             self.watchman.note_event("expire-cycle", perf_counter_ns() - started, now_ms)
@@ -309,7 +300,7 @@ class Hub:
 
     def next_due_ms(self) -> int | None:
         """When `tick` will have something to do, or None."""
-        times = [self.alarms.next_ms(), self.pause.until_ms]
+        times = [self.blocking.next_ms(), self.pause.until_ms]
         if self.active_expiry and not self.keyspace.keeps_expired:
             times.append(expiry.next_due_ms(self.keyspace))
         if any(db.idempotent for db in self.keyspace):
@@ -500,11 +491,8 @@ class Hub:
         if log and self._journal is not None:
             self._log += log
             self.is_unsettled = True
-        if ready and len(self.waiters):
-            for place in ready:
-                if place in self.waiters:
-                    self._ready[place] = None
-                    self.is_unsettled = True
+        if ready and self.blocking.note_ready(ready):
+            self.is_unsettled = True
 
     def _tell(self, events: list[Event]) -> None:
         for event in events:
@@ -542,8 +530,8 @@ class Hub:
         self.is_unsettled = False
         if self._log or self._unlogged:
             self._write_log()
-        if self._ready and not self._is_serving:
-            self._serve_ready()
+        if self.blocking.is_due:
+            self.blocking.serve_ready()
 
     def hand_in(self) -> None:
         """Give the journal what commands on the short way did: before anything else happens, a rewrite for one."""
@@ -600,7 +588,7 @@ class Hub:
         """Before leaving the lock: commit, let sessions whose wait is over go on, send all output."""
         if self.is_in_script:
             return
-        if self._log or self._ready or self.is_unsettled or self._unlogged:
+        if self._log or self.blocking.is_due or self.is_unsettled or self._unlogged:
             self.commit()
         while self._resumable:
             self._resumable.popleft().advance()
@@ -626,10 +614,7 @@ class Hub:
             refusal = self.before_replies() if self.before_replies is not None else None
             if answer is not None:
                 answer(refusal)
-            answers, self._answers = self._answers, []
-            for waiter, reply in answers:
-                is_promise = refusal is not None and "write" in waiter.row.flags
-                waiter.owner.resume(refusal if is_promise else reply)
+            self.blocking.answer(refusal)
             while self._unsent:
                 unsent, self._unsent = self._unsent, []
                 for session in unsent:
@@ -688,109 +673,23 @@ class Hub:
             self._unlogged.appendleft(lines)
             raise
 
-    def _serve_ready(self) -> None:
-        """Run waiting commands again, round by round: what one of them does may make another key ready."""
-        self._is_serving = True
-        try:
-            while self._ready:
-                places, self._ready = self._ready, {}
-                for place in places:
-                    self._serve(place)
-        finally:
-            self._is_serving = False
+    # For waiting commands
 
-    def _serve(self, place: Place) -> None:
-        """Run those who wait for a key now, in the order they blocked, each at most once.
-
-        Many workers wait with the same question, and one of them gets the answer: those after it that would find
-        nothing are not run.
-        """
-        unanswered: dict[tuple[bytes, ...], int] = {}  # questions that found nothing, and when
-        for waiter in self.waiters.at(place):
-            now_ms = self.now_ms()
-            value = self._value_at(place, now_ms)
-            if not waiter.is_waiting or not waiter.wants(value):
-                continue
-            question = None if self.gates else waiter.question
-            if question is None:
-                self._run_again(waiter, now_ms)
-            elif unanswered.get(question) == now_ms and ask_again(value, waiter.argv, now_ms):
-                self.waiters.move_to_end(waiter)
-            else:
-                self._run_again(waiter, now_ms)
-                if waiter.is_waiting:
-                    unanswered[question] = now_ms
-
-    def _run_again(self, waiter: Waiter, now_ms: int) -> None:
-        self.waiters.remove(waiter)
-        session = waiter.owner if isinstance(waiter.owner, Session) else self._house
-        session.db, session.protocol = waiter.db, waiter.protocol
-        refusal = session.refusal(waiter.row, waiter.argv) if self.gates else None
-        if refusal is not None:  # what was allowed when it began to wait no longer is
-            self.stats.of(waiter.row.name).rejected += 1
-            self.stats.count_error(refusal)
-            self._conclude(waiter, refusal)
-            return
-        session.is_running = True
-        reply = self.perform(session, waiter.row, waiter.argv, now_ms, True)
-        session.is_running = False
-        if self._log:
-            self._write_log()
-        if isinstance(reply, Wait):
-            waiter.argv = reply.argv
-            self._enqueue(waiter, reply)  # behind the others, with its first deadline
-            session.send_deferred()
-        else:
-            self._conclude(waiter, reply)
-
-    def _value_at(self, place: Place, now_ms: int) -> object | None:
-        db = self.keyspace.databases[place[0]]
-        if place[1] in db.expires and db.expires[place[1]] < now_ms:
-            return None
-        return db.values.get(place[1])
-
-    # Waiting
-
-    def block(self, owner: WaitOwner, row: Command, wait: Wait, db: int, protocol: int) -> Waiter:
-        """Let a command wait that found nothing."""
-        deadline_ms = self.now_ms() + wait.timeout_ms if wait.timeout_ms else None
-        timeout_reply = _TIMEOUT_REPLIES.get(row.name, NIL_ARRAY)
-        waiter = Waiter(owner, row, wait.argv, db, wait.keys, deadline_ms, wait.group, timeout_reply, protocol)
-        self._enqueue(waiter, wait)
-        self.alarms.at_deadline(waiter)
-        if self._timer is not None and (due_ms := self.alarms.next_ms()) is not None:
+    def aim(self, due_ms: int) -> None:
+        """Let the timer call `tick` at this time at the latest."""
+        if self._timer is not None:
             self._timer.aim(due_ms)
-        self.observe()
-        return waiter
 
-    def _enqueue(self, waiter: Waiter, wait: Wait) -> None:
-        self.waiters.add(waiter)
-        if wait.wake_at_ms is not None:
-            for place in waiter.places:
-                self.alarms.at_claim(place, wait.wake_at_ms)
-            if self._timer is not None:
-                self._timer.aim(wait.wake_at_ms + 1)
-
-    def end(self, waiter: Waiter, reply: Reply) -> None:
-        """End a wait with this reply; it counts as a call of the command."""
+    def count_ended(self, waiter: Waiter, reply: Reply) -> None:
+        """Count the command of a wait that ended without running again."""
         self._count(waiter.row, reply, 0)
         if not self.watchman.from_ns and isinstance(waiter.owner, Session):
             self.watchman.note(waiter.owner, waiter.row, waiter.argv, 0, self.now_ms(), self.stats)
-        self._conclude(waiter, reply)
 
-    def give_up(self, waiter: Waiter) -> None:
-        """End a wait without a reply: its owner has gone. Nothing was taken and nothing is."""
-        with self.lock:
-            self.waiters.remove(waiter)
-            waiter.is_over = True
-            self.observe()
-
-    def _conclude(self, waiter: Waiter, reply: Reply) -> None:
-        self.give_up(waiter)
-        if isinstance(waiter.owner, Session):
-            waiter.owner.resume(reply)
-        else:
-            self._answers.append((waiter, reply))
+    def log_now(self) -> None:
+        """Write the log lines of the last command."""
+        if self._log:
+            self._write_log()
 
     # Sweeping
 

@@ -131,6 +131,19 @@ class Access(Protocol):
         """Return the reason to refuse a command, or None."""
 
 
+class Blocker(Protocol):
+    """The commands that wait: `Blocking`."""
+
+    def begin(self, owner: WaitOwner, row: Command, wait: Wait, db: int, protocol: int) -> Waiter:
+        """Let a command wait."""
+
+    def end(self, waiter: Waiter, reply: Reply) -> None:
+        """End a wait with a reply."""
+
+    def give_up(self, waiter: Waiter) -> None:
+        """End a wait without a reply."""
+
+
 class Server(Protocol):
     """The shared state: `Hub`. Its attributes are explained there."""
 
@@ -148,14 +161,12 @@ class Server(Protocol):
         """Return the access control."""
 
     @property
+    def blocking(self) -> Blocker:
+        """Return the waiting commands."""
+
+    @property
     def sessions(self) -> Mapping[int, Client]:
         """Return all connections by number."""
-
-    def block(self, owner: WaitOwner, row: Command, wait: Wait, db: int, protocol: int) -> Waiter:
-        """Let a command wait."""
-
-    def give_up(self, waiter: Waiter) -> None:
-        """End a wait without a reply."""
 
     def is_read_only_script(self, row: Command, argv: list[bytes]) -> bool:
         """Return whether a call of a script declares not to write."""

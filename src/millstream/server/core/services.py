@@ -10,10 +10,9 @@ from millstream.server.core.interfaces import Server
 
 if TYPE_CHECKING:
     from millstream.clock import Clock
-    from millstream.engine.outcome import Reply
     from millstream.persistence.store import Store
     from millstream.server.access.auth import AccessControl
-    from millstream.server.core.blocking import Waiter, Waiters
+    from millstream.server.core.blocking import Waiters
     from millstream.server.core.rates import Rates
     from millstream.server.features.client_memory import ClientMemory
     from millstream.server.features.maxmemory import Memory
@@ -64,6 +63,3 @@ class Services(Server, Protocol):
 
     def count_anew(self) -> None:
         """Measure the memory of all keys again."""
-
-    def end(self, waiter: Waiter, reply: Reply) -> None:
-        """End a wait with a reply."""

@@ -298,7 +298,7 @@ class Session:
         self.is_closed = self.is_closing = True
         self.is_plain = False
         if self.waiter is not None:
-            self.hub.give_up(self.waiter)
+            self.hub.blocking.give_up(self.waiter)
             self.waiter = None
         self._output.clear()
         self._decoder.drop()
@@ -534,7 +534,7 @@ class Session:
         reply = hub.perform(self, row, argv, self.last_ms, True)
         self.is_running = False
         if type(reply) is Wait:
-            self.waiter = hub.block(self, row, reply, self.db, self.protocol)
+            self.waiter = hub.blocking.begin(self, row, reply, self.db, self.protocol)
             self.commands -= 1  # it counts when it ends
         elif self.reply_mode is _ON and not self.is_cut:
             output = self._output
@@ -709,7 +709,7 @@ class Session:
         self.is_closing = True
         self.is_plain = False
         if self.waiter is not None:
-            self.hub.give_up(self.waiter)
+            self.hub.blocking.give_up(self.waiter)
             self.waiter = None
         self.hub.send_later(self)
 

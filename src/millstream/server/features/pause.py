@@ -62,7 +62,7 @@ class Pause:
         waiting, self._waiting = self._waiting, {}
         for waiter, session in waiting.items():
             if not waiter.is_over:
-                self._hub.give_up(waiter)
+                self._hub.blocking.give_up(waiter)
                 session.run_later(waiter.argv)
         self._hub.keep_swept()
 
@@ -86,7 +86,7 @@ class Pause:
 
     def postpone(self, session: Client, row: Command, argv: list[bytes]) -> Waiter:
         """Make a command wait for the end of the pause."""
-        waiter = self._hub.block(session, row, Wait((), 0, argv), session.db, session.protocol)
+        waiter = self._hub.blocking.begin(session, row, Wait((), 0, argv), session.db, session.protocol)
         self._waiting[waiter] = session
         return waiter
 
