@@ -132,3 +132,80 @@ def test_a_stop_is_heard_by_a_stream_that_is_only_starting(app: Path, valkey_ser
         assert worker.returncode == 0
     finally:
         worker.kill()
+
+
+ENDLESS = """
+import asyncio, os, threading, time
+import millstream.aio
+from millstream import Stream
+import millstream.cli.worker
+
+millstream.cli.worker.END_WITHIN_S = 1.0
+AsyncStream = millstream.aio.Stream
+stream = {kind}[dict]("endless", os.environ["APP_URL"], group="g", shutdown_grace=0.1)
+
+async def swallow():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def cancel_all():
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(1)
+
+@stream.handler
+async def handle(data):
+    print("begun", flush=True)
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("AsyncStream", "time.sleep(3600)"),
+        ("AsyncStream", "await swallow()"),
+        ("Stream", "await asyncio.to_thread(time.sleep, 3600)"),
+    ],
+    ids=["blocks-its-loop", "swallows-the-cancellation", "waits-for-a-thread"],
+)
+def test_no_handler_keeps_the_process_from_ending(
+    tmp_path: Path, valkey_server: servers.RealServer, kind: str, body: str
+) -> None:
+    (tmp_path / "shop.py").write_text(ENDLESS.format(kind=kind, body=body))
+    with Stream[dict[str, int]]("endless", f"redis://127.0.0.1:{valkey_server.port}", group="g") as stream:
+        stream.backend.execute("FLUSHALL", key=b"")
+        stream.publish({})
+        process = start(tmp_path, valkey_server.port, "shop:stream")
+        try:
+            assert process.stdout is not None
+            while process.stdout.readline() != "begun\n":
+                assert process.poll() is None
+            process.terminate()
+            said = process.communicate(timeout=60)[0]
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 1
+        assert "threads that did not end" in said
+        assert stream.audit().released == 1, "the entry was given back before"
+
+
+def test_a_handler_that_cancels_its_worker_ends_it_with_an_error(
+    tmp_path: Path, valkey_server: servers.RealServer
+) -> None:
+    (tmp_path / "shop.py").write_text(ENDLESS.format(kind="AsyncStream", body="await cancel_all()"))
+    with Stream[dict[str, int]]("endless", f"redis://127.0.0.1:{valkey_server.port}", group="g") as stream:
+        stream.backend.execute("FLUSHALL", key=b"")
+        stream.publish({})
+        process = start(tmp_path, valkey_server.port, "shop:stream")
+        try:
+            said = process.communicate(timeout=60)[0]
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 1, said
+    assert "CancelledError" in said

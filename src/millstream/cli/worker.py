@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from millstream.aio import Stream as AsyncStream
-from millstream.cli.exits import Failure
+from millstream.cli.exits import Exit, Failure
 from millstream.cli.loading import load_object
 from millstream.errors import ConfigError
 from millstream.printable import LineFormatter, safe_logger
@@ -20,6 +22,9 @@ from millstream.worker.runtime.stop_signals import StopSignals
 from millstream.worker.stream import Stream
 
 logger = safe_logger(logging.getLogger(__name__))
+LISTEN_EVERY_S = 1.0  # no wait of the main thread is longer, so that signals are heard
+END_WITHIN_S = 30.0  # after shutdown_grace: longer than a worker takes that cannot reach its server
+END_AT_ONCE_WITHIN_S = 20.0  # after a second signal
 STOP_AGAIN_S: Final = 0.5
 
 
@@ -44,7 +49,7 @@ def worker(
     On SIGTERM or Ctrl-C reading stops, handlers get the stream's shutdown_grace to finish, and the rest is released,
     uncounted. --url, else MILLSTREAM_URL, replaces the URL that the program gave its streams.
 
-    Exit codes: 0 stopped on request, 1 a worker ended with an error, 2 wrong use.
+    Exit codes: 0 stopped on request, 1 a worker ended with an error or did not end, 2 wrong use.
     """
     set_up_log(logging.DEBUG if verbose else logging.INFO)
     streams = load_streams(targets)
@@ -100,7 +105,7 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool
                 asyncio.run(stream.run(signals=False, until_idle=until_idle))
             else:
                 stream.run(signals=False, until_idle=until_idle)
-        except Exception as error:
+        except BaseException as error:  # CancelledError and SystemExit too: an end that nobody asked for is a failure
             logger.exception("the worker of %r has ended with an error", stream.name)
             failures.append((stream, error))
             is_over.set()
@@ -111,20 +116,47 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool
 
     threads = [threading.Thread(target=run, args=(stream,), name=f"worker-{stream.name}") for stream in streams]
 
+    end = LastResort()
+    grace_s = max(stream._definition.settings.shutdown_grace for stream in streams)
+
     def stop(at_once: bool) -> None:
         is_over.set()
+        end.within(END_AT_ONCE_WITHIN_S if at_once else grace_s + END_WITHIN_S)
         for stream in streams:
             stream.stop(at_once=at_once)
 
     with StopSignals(stop, True):
         for thread in threads:
             thread.start()
-        is_over.wait()
+        while not is_over.wait(LISTEN_EVERY_S):
+            pass  # a signal that comes just before a wait does not end it, and is handled after it
         for thread in threads:
             while thread.is_alive():
                 stop(False)  # again and again: a stream that is only starting has nothing to stop yet
                 thread.join(STOP_AGAIN_S)
     return failures
+
+
+class LastResort:
+    """Ends the process at its deadline, also if a handler blocks its loop, or Python waits for a pool of threads."""
+
+    def __init__(self) -> None:
+        self._end_at = float("inf")
+        self._is_started = False
+
+    def within(self, seconds: float) -> None:
+        """End it after this time, or when an earlier call said."""
+        self._end_at = min(self._end_at, time.monotonic() + seconds)
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._end, name="millstream-end", daemon=True).start()
+
+    def _end(self) -> None:
+        while time.monotonic() < self._end_at:
+            time.sleep(0.2)
+        logger.critical("the process is ended with threads that did not end")
+        faulthandler.dump_traceback(2)  # where they are; to the descriptor, as no lock must be waited for
+        os._exit(Exit.FAILED)
 
 
 def _serve_metrics(streams: Sequence[Stream[Any] | AsyncStream[Any]], host: str, port: int) -> None:

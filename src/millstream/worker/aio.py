@@ -29,6 +29,7 @@ from millstream.worker.handlers import Handler
 from millstream.worker.idle import IdleWatch
 from millstream.worker.message import Lease, as_failure
 from millstream.worker.message import Message as BlockingMessage
+from millstream.worker.runtime.loop import STOP_WITHIN_S
 from millstream.worker.runtime.stop_signals import StopSignals
 
 T = TypeVar("T")
@@ -122,7 +123,10 @@ class Stream(StreamBase[T]):
         with self._registered(worker), signalled, idle:
             work = loop.run_in_executor(None, lambda: worker.run(signals=False))
             try:
-                await asyncio.shield(work)
+                # A signal that comes just before the loop waits does not wake it, and is handled after the wait.
+                while not (await asyncio.wait([work], timeout=STOP_WITHIN_S))[0]:
+                    pass
+                await work
             except asyncio.CancelledError:
                 worker.stop()
                 try:
