@@ -325,10 +325,13 @@ class Broker:
     def _log(self, *lines: LogLine) -> None:
         """Log what a short way has done, as the long way would; back when that is as safe as was asked for."""
         hub = self._hub
-        if hub.encoded:
-            hub.hand_in()  # what others did before
-        if hub.journal is not None:
-            hub.journal(list(lines))
+        try:
+            if hub.encoded:
+                hub.hand_in()  # what others did before
+            if hub.journal is not None:
+                hub.journal(list(lines))
+        except MemoryError:
+            hub.log_later(list(lines))
         refusal = hub.send_output()
         if refusal is not None:
             raise refusal

@@ -112,9 +112,9 @@ class Turn:
         try:
             return self._share(alike, count)
         except Exception:
-            logger.exception("Requests of %d connections failed in a way they must not", len(alike))
             for connection, _ in alike:
                 connection.abort()
+            logger.exception("Requests of %d connections failed in a way they must not", len(alike))
             return []
 
     def _share(self, alike: Arrived, count: int) -> Arrived:
@@ -190,11 +190,11 @@ class Turn:
         replies, self._replies = self._replies, []
         for connection, reply in replies:
             session = connection.session
-            if refusal is not None and session is not None:
-                reply = encode(refusal, session.protocol)
-                self._hub.stats.count_error(refusal)
             try:
+                if refusal is not None and session is not None:
+                    reply = encode(refusal, session.protocol)
+                    self._hub.stats.count_error(refusal)
                 connection.reply(reply)
             except Exception:  # costs its own connection and nobody else's
-                logger.exception("Output could not be handed over, closing a connection")
                 connection.abort()
+                logger.exception("Output could not be handed over, closing a connection")

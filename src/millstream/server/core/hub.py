@@ -69,6 +69,8 @@ logger = logging.getLogger(__name__)
 LogLine: TypeAlias = tuple[int, tuple[bytes, ...]]  # a database and a command that replays what happened in it
 Journal: TypeAlias = Callable[[list[LogLine]], None]
 
+NO_MEMORY: Final = "OOM the server has no memory left for this command"
+
 _SWEEP_SIZE: Final = 1000  # keys that expire in one go; the lock is free in between
 _IDEMPOTENCY_MS: Final = 1000
 _TIME_LIMITS: Final = ("busy-reply-threshold", "lua-time-limit")  # two names of one setting
@@ -397,8 +399,8 @@ class Hub:
     def perform(self, session: Client, row: Command, argv: list[bytes], now_ms: int, may_block: bool) -> Reply | Wait:
         """Run one command for a session and hand out its effects, but for those that wait for `finish`."""
         # A command that runs others (EXEC, EVAL) keeps its call meanwhile, and they get one of their own.
-        if self.encoded:
-            self.hand_in()
+        if self.encoded and not self._hand_in_if_possible() and self.pause.writes(session, row, argv):
+            return CommandError(NO_MEMORY)
         call, self._call = self._call or ServerCall(self, session), None
         call.renew(session, now_ms, may_block)
         kept = self._access_times(call, row, argv) if session.leaves_untouched else None
@@ -407,6 +409,9 @@ class Hub:
             reply = row.run(call, argv)  # type: ignore[misc]  # what has no function is never looked up
         except CommandError as error:
             reply = _alone(error)
+        except MemoryError:
+            logger.error("There is no memory left for a command: %s", row.name)
+            reply = CommandError(NO_MEMORY)
         except Exception:
             logger.exception("A command failed in a way it must not: %s", row.name)
             reply = CommandError(f"ERR internal error in '{row.name}'")
@@ -539,6 +544,8 @@ class Hub:
             self._write_unlogged()
         if self.delivering is not None:
             end_deliveries(self)
+        if not self.encoded:
+            return
         pieces, self.encoded = self.encoded, []
         try:
             if self.encoded_journal is not None:
@@ -591,17 +598,39 @@ class Hub:
         if self._log or self.blocking.is_due or self.is_unsettled or self._unlogged:
             self.commit()
         while self._resumable:
-            self._resumable.popleft().advance()
+            self._go_on(self._resumable.popleft())
         if self.tracking.has_changes:
             self.tracking.broadcast()
         if not self.in_turn:
             if self.encoded:
-                self.hand_in()
+                self._hand_in_if_possible()
             if self.before_replies is None or self.turn_end is None or not self.turn_end():
                 self.send_output()
         self.is_busy = False
         while self._leaving:
             self._leaving.pop().forget()
+
+    def _go_on(self, session: Session) -> None:
+        try:
+            session.advance()
+        except Exception:  # costs its own connection and nobody else's
+            session.cut()
+            self.send_later(session)  # which closes it
+            logger.exception("A connection failed in a way it must not: %d", session.id)
+
+    def _hand_in_if_possible(self) -> bool:
+        try:
+            self.hand_in()
+        except MemoryError:
+            self._refuse_writes()
+            return False
+        return True
+
+    def _make_certain(self) -> CommandError | None:
+        """Log and write what has happened. Returns the error to answer instead of what promises it, if that fails."""
+        if (self.encoded or self._unlogged) and not self._hand_in_if_possible():
+            return CommandError(NO_MEMORY)
+        return self.before_replies() if self.before_replies is not None else None
 
     def send_output(self, answer: Callable[[CommandError | None], None] | None = None) -> CommandError | None:
         """Hand all output to the peers, once what it promises is certain; else the error they get instead.
@@ -609,9 +638,7 @@ class Hub:
         `answer` sends replies that are kept elsewhere, and is told of that error.
         """
         with self.lock:
-            if self.encoded:
-                self.hand_in()
-            refusal = self.before_replies() if self.before_replies is not None else None
+            refusal = self._make_certain()
             if answer is not None:
                 answer(refusal)
             self.blocking.answer(refusal)
@@ -650,15 +677,36 @@ class Hub:
         self._leaving.append(session)
 
     def _write_log(self) -> None:
-        if self._log:
-            self._unlogged.append(self._log)
-            self._log = []
-        self._write_unlogged()
+        try:
+            if self._log:
+                self._unlogged.append(self._log)
+                self._log = []
+            self._write_unlogged()
+        except MemoryError:
+            self._refuse_writes()
 
     def _write_unlogged(self) -> None:
         """Log what could not be logged for want of memory, before anything that happened after it."""
         while self._unlogged:
             self._write_unit(self._unlogged.popleft())
+
+    def log_later(self, lines: list[LogLine]) -> None:
+        """Keep in line what has happened and the journal could not take for want of memory."""
+        self._unlogged.append(lines)
+        self._refuse_writes()
+
+    def _refuse_writes(self) -> None:
+        """Refuse commands that write while the log lacks something that has happened."""
+        if self._gate_unlogged not in self.gates:
+            logger.error("There is no memory left for the log, refusing commands that write")
+            self.gates.append(self._gate_unlogged)
+
+    def _gate_unlogged(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
+        if not self._hand_in_if_possible():
+            return CommandError(NO_MEMORY) if self.pause.writes(session, row, argv) else None
+        self.gates.remove(self._gate_unlogged)
+        logger.warning("The log is complete again, nothing was lost")
+        return None
 
     def _write_unit(self, lines: list[LogLine]) -> None:
         """Log what one command or transaction did."""

@@ -503,7 +503,7 @@ class Session:
 
     def refusal(self, row: Command, argv: list[bytes]) -> CommandError | None:
         """What one of the hub's gates has against a command: access control, memory, a log that cannot be written."""
-        for gate in self.hub.gates:
+        for gate in tuple(self.hub.gates):  # one whose reason has gone removes itself
             refusal = gate(self, row, argv)
             if refusal is not None:
                 return refusal
@@ -652,8 +652,8 @@ class Session:
                 else:
                     self._flush_in_chunks()
             except Exception:  # costs its own connection and nobody else's
-                logger.exception("Output could not be handed over, closing the connection: %d", self.id)
                 self.is_closing = True
+                logger.exception("Output could not be handed over, closing the connection: %d", self.id)
         if self.is_closing:
             self.forget()
             if self._closed is not None:

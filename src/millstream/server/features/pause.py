@@ -75,11 +75,12 @@ class Pause:
         """Return Postponed if a command has to wait. A running script or transaction is not paused."""
         if session.is_running or not session.id:
             return None
-        return Postponed("ERR paused") if self.is_of_all or self._writes(session, row, argv) else None
+        return Postponed("ERR paused") if self.is_of_all or self.writes(session, row, argv) else None
 
-    def _writes(self, session: Client, row: Command, argv: list[bytes]) -> bool:
+    def writes(self, session: Client, row: Command, argv: list[bytes]) -> bool:
+        """Return whether a command may change something, or reach others."""
         if row.name == "exec":
-            return any(self._writes(session, queued, words) for queued, words in session.queue or ())
+            return any(self.writes(session, queued, words) for queued, words in session.queue or ())
         if row.name in _SCRIPTS:
             return not self._hub.is_read_only_script(row, argv)
         return "write" in row.flags or row.name in _REACHING_OUT

@@ -135,8 +135,8 @@ class Connection:
         started = perf_counter()
         try:
             session.feed(data)
-        except Exception:
-            self._fail(session)
+        except Exception as error:
+            self._fail(session, error)
             return
         if session.is_idle_work or not session.is_authenticated:
             self._charge(perf_counter() - started + _READ_S)
@@ -145,10 +145,13 @@ class Connection:
         elif self._waited_bytes:
             self._waited_bytes = 0
 
-    def _fail(self, session: Session) -> None:
-        logger.exception("A connection failed in a way it must not: %d", session.id)
+    def _fail(self, session: Session, error: Exception) -> None:
+        self._drop()  # first: whatever else fails, what comes next must not be taken for the start of a request
+        if isinstance(error, MemoryError):  # as many lines as requests, so they are short
+            logger.error("There is no memory left for a connection, closing it: %d", session.id)
+        else:
+            logger.error("A connection failed in a way it must not: %d", session.id, exc_info=error)
         self._listener.hub.recover()
-        self._drop()
 
     # Turns
 
@@ -167,8 +170,8 @@ class Connection:
         started = perf_counter()
         try:
             session.go_on()
-        except Exception:
-            self._fail(session)
+        except Exception as error:
+            self._fail(session, error)
             return
         if session.is_idle_work or not session.is_authenticated:
             self._charge(perf_counter() - started)

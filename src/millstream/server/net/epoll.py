@@ -81,8 +81,8 @@ class Reactor:
                 sock, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                if error.errno not in _FULL:
+            except (OSError, MemoryError) as error:
+                if isinstance(error, OSError) and error.errno not in _FULL:
                     raise
                 logger.error("No more connections can be taken in: %s", error)
                 self.loop.remove_reader(listening.fileno())
@@ -159,7 +159,10 @@ class Reactor:
                     for fd, event in events:
                         stream = streams.get(fd)  # None: closed by one before it
                         if stream is not None:
-                            stream.handle(event)
+                            try:
+                                stream.handle(event)
+                            except Exception as error:
+                                stream.fail(error)
                     self.turn.run()
                 finally:
                     hub.in_turn = False
@@ -179,7 +182,10 @@ class Reactor:
         for fd, event in self._epoll.poll(0, _MOST):
             stream = self._streams.get(fd)
             if stream is not None:
-                stream.handle_aside(event, waiting)
+                try:
+                    stream.handle_aside(event, waiting)
+                except Exception as error:
+                    stream.fail(error)
 
 
 class SocketTransport:
@@ -396,6 +402,14 @@ class SocketTransport:
 
     def abort(self) -> None:
         self._lose(None)
+
+    def fail(self, error: Exception) -> None:
+        """Close at once, because something read may be lost: what comes next must not be taken for a request."""
+        self._lose(None)
+        if isinstance(error, MemoryError):
+            logger.error("There is no memory left for a connection, closing it")
+        else:
+            logger.error("A socket failed in a way it must not, closing it", exc_info=error)
 
     def _lose(self, error: OSError | None) -> None:
         """The socket is of no more use. The protocol learns of it in a turn of its own."""
