@@ -106,7 +106,7 @@ def test_closing_ends_those_who_wait() -> None:
 
 def test_a_session_whose_caller_was_interrupted_is_not_used_again() -> None:
     with Broker() as broker:
-        client = DirectClient(broker._hub, 0, ServerReplied)
+        client = DirectClient(broker, ServerReplied)
         line = client._open()
         client._free.append(line)
         line._pipe._session.feed(hiredis.pack_command(("PING",)))  # an answer that nobody waits for any more

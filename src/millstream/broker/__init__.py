@@ -275,25 +275,20 @@ class Broker:
 
     def _append(self, key: bytes, fields: Mapping[Any, Any]) -> bytes | None:
         """Fast path for an append with a new id. Returns None when the general path must run."""
-        name = value = b""
         flat: list[bytes] = []
-        if len(fields) == 1:
-            ((name, value),) = fields.items()
-            if type(name) is not bytes:
-                name = _raw(name)
-            if type(value) is not bytes:
-                value = _raw(value)
-        else:
-            for each in fields.items():
-                flat += map(_raw, each)
-            if not flat:
-                return None
+        for name, value in fields.items():
+            flat.append(name if type(name) is bytes else _raw(name))
+            flat.append(value if type(value) is bytes else _raw(value))
+        return self.append_words(key, flat) if flat else None
+
+    def append_words(self, key: bytes, words: list[bytes]) -> bytes | None:
+        """Do the same with names and values in turn."""
         hub = self._hub
         self._acquire()
         try:
             database = self._databases[self._db]
             stream = database.values.get(key)
-            if type(stream) is not Stream or (hub.observed and self._must_tell()) or key in database.expires:
+            if type(stream) is not Stream or (hub.observed and self._must_tell(key)) or key in database.expires:
                 return None
             now_ms = self._now_ms()
             start = new = now_ms << 64
@@ -306,21 +301,21 @@ class Broker:
                 made = b"%d-%d" % (now_ms, new - start) if new - start < _SEQUENCES else text_of(new)
             if new > MAX_KEY:
                 return None
-            if flat:
-                stream.append(made, new, flat, self._settings)
+            if len(words) > 2:
+                stream.append(made, new, words, self._settings)
             else:
-                stream.append_field(made, new, name, value, self._settings)
+                stream.append_field(made, new, words[0], words[1], self._settings)
             hub.dirty += 1
             if hub.keeps_log:
-                self._log((self._db, (b"XADD", key, made, *(flat or (name, value)))))
+                self._log((self._db, (b"XADD", key, made, *words)))
             return made
         finally:
             self._release()
 
-    def _must_tell(self) -> bool:
-        """Whether a change is somebody's business besides the log's, or may be refused; under the lock."""
+    def _must_tell(self, key: bytes) -> bool:
+        """Whether a change of a key is somebody's business besides the log's, or may be refused; under the lock."""
         hub = self._hub
-        return bool(not hub.keeps_log or hub.is_told or hub.has_waiters or hub.monitors or hub.gates)
+        return bool(hub.is_told or hub.monitors or hub.gates or (hub.has_waiters and (self._db, key) in hub.waiters))
 
     def _log(self, *lines: LogLine) -> None:
         """Log what a short way has done, as the long way would; back when that is as safe as was asked for."""
@@ -497,8 +492,8 @@ class Broker:
         try:
             database = self._databases[self._db]
             stream = database.values.get(key)
-            is_logged = self._hub.observed
-            if type(stream) is not Stream or (is_logged and self._must_tell()) or key in database.expires:
+            is_logged = self._hub.keeps_log
+            if type(stream) is not Stream or (self._hub.observed and self._must_tell(key)) or key in database.expires:
                 return None
             group = stream.groups.get(group_name)
             if group is None:
@@ -628,7 +623,7 @@ class Broker:
             key = _raw(key)
         database = self._databases[self._db]
         stream = database.values.get(key)
-        if type(stream) is not Stream or (self._hub.observed and self._must_tell()) or key in database.expires:
+        if type(stream) is not Stream or (self._hub.observed and self._must_tell(key)) or key in database.expires:
             return None
         found = stream.groups.get(group if type(group) is bytes else _raw(group))
         return None if found is None else found.pending

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import hiredis
 
+from millstream.broker import Broker
+from millstream.broker.inside import BrokerInside
 from millstream.broker.redis_clients import Pipe
+from millstream.errors import CommandError
 from millstream.server.core.hub import Hub
 
 _INCOMPLETE: Final = object()
 Word = bytes | str | int | float
+T = TypeVar("T")
 
 
 class DirectClient:
     """Runs commands in the calling thread; threads may share it."""
 
-    def __init__(self, hub: Hub, db: int, make_error: Callable[[str], Exception]) -> None:
-        self._hub = hub
-        self._db = db
+    def __init__(self, broker: Broker, make_error: Callable[[str], Exception]) -> None:
+        self._hub = broker._hub
+        self._db = broker._db
+        self._inside = BrokerInside(broker)
         self._make_error = make_error  # what an error reply becomes: raised, or an element of a list
         self._free: list[_Line] = []
         self._all: set[_Line] = set()
@@ -48,6 +53,18 @@ class DirectClient:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def inside(self, step: Callable[[BrokerInside], T | None]) -> T | None:
+        """Run a step under the broker's lock; None if it must run as a command. Raises as `execute` does."""
+        if self._is_closed:
+            raise BrokenPipeError(errno.EPIPE, "closed")
+        hub = self._hub
+        if hub.gates or hub.monitors:  # what these must see or may refuse comes from a session
+            return None
+        try:
+            return cast("T | None", hub.run_together(lambda: cast("Any", step(self._inside))))
+        except CommandError as error:
+            raise self._make_error(error.wire.decode("utf-8", "replace")) from None
 
     def close(self) -> None:
         """End all sessions, also those that wait."""

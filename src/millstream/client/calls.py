@@ -15,10 +15,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 Word = bytes | str | int | float
 T = TypeVar("T")
+
+
+class Inside(Protocol):
+    """A broker in this process, to a step that runs under its lock: nothing comes between, and no reply is lost."""
+
+    @property
+    def append(self) -> Callable[[bytes, list[bytes]], bytes | None]:
+        """Append an entry (key, names and values in turn). Returns its id; None: the command must do it."""
+
+    def read(
+        self, key: bytes, group: bytes, consumer: bytes, count: int, claim_ms: int | None
+    ) -> list[tuple[bytes, list[bytes], int, int]] | None:
+        """Deliver entries: id, names and values, idle ms, deliveries before. None: the command must do it."""
+
+    def held(self, key: bytes, group: bytes, entry_id: bytes) -> tuple[bytes, int] | None:
+        """Return the owner of a pending entry, b"" if it has none, and its deliveries; None if it is not pending."""
+
+    def has(self, key: bytes) -> bool:
+        """Whether there is such a key."""
+
+    def run(self, *argv: bytes) -> Any:
+        """Run a command. Returns its reply; an error is a reply too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +53,9 @@ class Call(Generic[T]):
     can_resend: bool = True  # sent twice it does no more than once
     script: Script | None = None  # argv is then EVALSHA's: the backend falls back to EVAL
     block_ms: int | None = None  # how long the server may hold the reply back; None: it answers at once
+    # The same on a broker in this process, its result as `parse` would give it; None: the command must run. What this
+    # does need not bear to be done twice.
+    inside: Callable[[Inside], T | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class SharedBroker:
 
     def direct_client(self, make_error: Callable[[str], Exception]) -> DirectClient:
         """Return a client that runs commands without redis-py; `make_error` makes exceptions of error replies."""
-        return DirectClient(self.broker._hub, self.broker._db, make_error)
+        return DirectClient(self.broker, make_error)
 
     def close(self) -> None:
         """Let go of it; the last one closes it."""

@@ -7,10 +7,11 @@ scripts are in `lua/`, with their arguments and answers at the head of each; thi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from millstream.client.calls import Call, Script, Word, load_script
+from millstream.client.calls import Call, Inside, Script, Word, load_script
 from millstream.client.capabilities import Capabilities
 from millstream.delivery.delivery import Delivery, Known, pairs
 from millstream.delivery.keys import Keys
@@ -196,7 +197,8 @@ class Steps:
         if min_idle_ms is not None:
             argv += ["CLAIM", min_idle_ms]
         argv += ["STREAMS", self.keys.stream, ">"]
-        return Call(tuple(argv), self.keys.stream, parse_read, can_resend=False, block_ms=block_ms)
+        inside = partial(read_inside, (self.keys.stream, self.group, consumer, count, min_idle_ms))
+        return Call(tuple(argv), self.keys.stream, parse_read, can_resend=False, block_ms=block_ms, inside=inside)
 
     def reread(self, consumer: bytes, count: int, known: Iterable[tuple[bytes, int]]) -> Call[list[Delivery]]:
         """What the consumer has pending and does not know of, because the reply was lost; counts no delivery."""
@@ -240,7 +242,10 @@ class Steps:
 
         for item in items:
             words += item.argv(place)
-        return script("settle").call(keys, words, parse_codes)
+        call = script("settle").call(keys, words, parse_codes)
+        if has_locks or not self.capabilities.ackdel or any(item.verb != "ack" for item in items):
+            return call
+        return replace(call, inside=partial(acknowledge_inside, self, consumer, items))
 
     def renew(self, consumer: bytes, held: Sequence[tuple[bytes, int | None]], lock_ms: int = 0) -> Call[Renewed]:
         """Start the leases of deliveries anew; the ids that are not ours any more."""
@@ -354,18 +359,23 @@ class Publishing:
         *,
         maxlen: int | None = None,
         dedupe_ms: int = 3_600_000,
+        is_kept: bool = True,
     ) -> Call[list[Published]]:
         """Append entries, all or none, once however often it is sent.
 
         A producer numbers its calls and has one under way at a time; its name must be nobody else's. One plain entry
         takes the server's own idempotent append where there is one.
+
+        `is_kept`: the caller may run the call again. If not, a broker in this process remembers no token: no reply can
+        be lost there, so that the backend does not send the call again either.
         """
         first = entries[0]
         is_plain = len(entries) == 1 and not first.delay_ms and first.dedupe is None and maxlen is None
         if is_plain and self.capabilities.idempotent_add:
             flat = [word for pair in first.fields for word in pair]
             argv: tuple[Word, ...] = ("XADD", self.keys.stream, "IDMP", producer, number, "*", *flat)
-            return Call(argv, self.keys.stream, lambda entry_id: [Published(entry_id, True)])
+            inside = None if is_kept else partial(append_inside, self.keys.stream, flat)
+            return Call(argv, self.keys.stream, _published, inside=inside)
         return self._append_script(producer, number, entries, maxlen, dedupe_ms)
 
     @property
@@ -393,6 +403,10 @@ class Publishing:
         keys = [self.keys.stream, self.keys.dead, self.keys.meta]
         words = ("discard" if discard else "redrive", self.prefix, group, *ids)
         return script("redrive").call(keys, words, lambda rows: [None if row == 0 else row for row in rows])
+
+
+def _published(entry_id: bytes) -> list[Published]:
+    return [Published(entry_id, True)]
 
 
 _TIME = "return redis.call('TIME')"  # as a script, so that on a cluster the stream's own server is asked
@@ -445,3 +459,49 @@ def parse_account(reply: Any) -> Account:
 
 def parse_pending(reply: Any) -> list[tuple[bytes, bytes, int, int]]:
     return [(row[0], row[1] or b"", int(row[2]), int(row[3])) for row in reply]
+
+
+# The same on a broker in this process, under its lock
+
+
+def append_inside(stream: bytes, words: list[bytes], broker: Inside) -> list[Published] | None:
+    """Append one entry; without an idempotency token, since no reply can be lost."""
+    made = broker.append(stream, words)
+    return None if made is None else [Published(made, True)]
+
+
+def read_inside(what: tuple[bytes, bytes, bytes, int, int | None], broker: Inside) -> list[Delivery] | None:
+    """Read what is there now; None where the command must run, which also waits."""
+    rows = broker.read(*what)
+    return None if rows is None else [Delivery(row[0], pairs(row[1]), row[3] + 1, row[2]) for row in rows]
+
+
+def acknowledge_inside(steps: Steps, consumer: bytes, items: Sequence[Settle], broker: Inside) -> list[int | str]:
+    """Do what settle.lua does when every verb is `ack`."""
+    keys, group = steps.keys, steps.group
+    retries, records = keys.retries(group), keys.records(group)
+    was_retried = broker.has(retries)
+    codes, acked = list[int | str](), dict[bytes, None]()
+    for item in items:
+        held = broker.held(keys.stream, group, item.id)
+        if held is None or item.id in acked:  # gone, or named twice in this call
+            codes.append(0)
+        elif held[0] != consumer or (item.number is not None and item.number != held[1]):
+            codes.append(-1)
+        else:
+            codes.append(1)
+            acked[item.id] = None
+    if acked:
+        reply = (
+            broker.run(b"XACK", keys.stream, group, *acked)
+            if steps.keep_done
+            else broker.run(b"XACKDEL", keys.stream, group, b"ACKED", b"IDS", b"%d" % len(acked), *acked)
+        )
+        if isinstance(reply, Exception):
+            raise reply
+        if broker.has(records):
+            broker.run(b"HDEL", records, *acked)
+        if was_retried:
+            broker.run(b"ZREM", retries, *acked)
+        broker.run(b"HINCRBY", keys.meta, b"done:" + group, b"%d" % len(acked))
+    return codes

@@ -105,7 +105,8 @@ class SimBackend:
             self._die()
         if fault is Fault.CUT or fate.is_down:
             raise Unavailable(f"{self._name}: the connection broke before the server had the call")
-        reply = self._done(call)
+        # Where replies are lost, a step must bear to be sent twice; commands without a script have another way inside.
+        reply = self._done(call if call.script is not None else replace(call, inside=None))
         if fault is Fault.KILL_AFTER:
             self._die()
         if fault is Fault.DROP_REPLY:
@@ -123,7 +124,7 @@ class SimBackend:
 
     def _blocking(self, call: Call[T]) -> T:
         fate, fibers = self._fate, self._fate.fibers
-        quick: Call[T] = replace(call, argv=without_waiting(call.argv), block_ms=None)
+        quick: Call[T] = replace(call, argv=without_waiting(call.argv), block_ms=None, inside=None)
         read = Blocked(self._owner, call.key, lambda: fate.backend.run(quick))
         end, epoch = fibers.clock.now_ms() + (call.block_ms or 0), fate.epoch
         self._waiting.append(read)

@@ -228,7 +228,7 @@ class Definition:
         producer = self.producers.take()
         dedupe_ms = round(self.settings.dedupe_window * 1000)
         call = self.publishing(capabilities).append(
-            producer.name, producer.calls, entries, maxlen=self.maxlen, dedupe_ms=dedupe_ms
+            producer.name, producer.calls, entries, maxlen=self.maxlen, dedupe_ms=dedupe_ms, is_kept=False
         )
         (made,) = run(call)
         self.producers.give_back(producer)

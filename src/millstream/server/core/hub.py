@@ -239,6 +239,34 @@ class Hub:
             raise reply
         return reply
 
+    def run_together(self, steps: Callable[[], Reply]) -> Reply:
+        """Run commands by `run_one` as a single unit, as a script does. Returns what `steps` returns.
+
+        Raises the error with which `steps` ends, or the reason why what it did cannot be made certain.
+        """
+        with self.lock:
+            self.is_busy = True
+            try:
+                reply = steps()
+            except CommandError as error:
+                reply = error
+            except BaseException:
+                self.finish()
+                raise
+            reply = self._keep_promise(reply)
+        if type(reply) is CommandError:
+            raise reply
+        return reply
+
+    def run_one(self, argv: list[bytes], db: int) -> Reply:
+        """Run one of several commands, in `run_together`. Returns its reply; an error is a reply too."""
+        try:
+            reply = self._perform_in_house(argv, db, 2, may_block=False)[1]
+        except CommandError as error:
+            return error
+        assert not isinstance(reply, Wait), "a command waits although it may not"
+        return reply
+
     def run_blocking(self, argv: list[bytes], db: int = 0, timeout_s: float | None = None) -> Reply:
         """As `run`, but a command that blocks waits in this thread; after `timeout_s` it is given up: nil."""
         caller = _Caller()
