@@ -30,11 +30,17 @@ class Inside(Protocol):
 
     def read(
         self, key: bytes, group: bytes, consumer: bytes, count: int, claim_ms: int | None
-    ) -> list[tuple[bytes, list[bytes], int, int]] | None:
-        """Deliver entries: id, names and values, idle ms, deliveries before. None: the command must do it."""
+    ) -> list[tuple[bytes, list[bytes]]] | None:
+        """Deliver new entries: id, names and values. None: there are none, or others are due, as the command says."""
 
     def held(self, key: bytes, group: bytes, entry_id: bytes) -> tuple[bytes, int] | None:
         """Return the owner of a pending entry, b"" if it has none, and its deliveries; None if it is not pending."""
+
+    def acknowledge(self, key: bytes, group: bytes, ids: list[bytes], *, keep_done: bool) -> None:
+        """Take pending entries off the list, and unless they are kept out of the stream if no group needs them."""
+
+    def count(self, key: bytes, field: bytes, by: int) -> None:
+        """Add to a counter in a hash, unless the server refuses."""
 
     def has(self, key: bytes) -> bool:
         """Whether there is such a key."""
@@ -68,9 +74,19 @@ class Script:
     def sha(self) -> str:
         return hashlib.sha1(self.source.encode()).hexdigest()
 
-    def call(self, keys: Sequence[bytes], words: Sequence[Word], parse: Callable[[Any], T]) -> Call[T]:
+    def call(
+        self,
+        keys: Sequence[bytes],
+        words: Sequence[Word],
+        parse: Callable[[Any], T],
+        *,
+        can_resend: bool = True,
+        inside: Callable[[Inside], T | None] | None = None,
+    ) -> Call[T]:
         """Return the step as a call; the first key decides where it runs."""
-        return Call(("EVALSHA", self.sha, len(keys), *keys, *words), keys[0], parse, script=self)
+        return Call(
+            ("EVALSHA", self.sha, len(keys), *keys, *words), keys[0], parse, can_resend, script=self, inside=inside
+        )
 
 
 @lru_cache

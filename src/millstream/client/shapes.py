@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
     for key in value:
         if not isinstance(key, str):
             raise wrong("a dict whose keys are all str", key)
-    return {key: _at(f"{key}", _plain, item) for key, item in value.items()}
+    return _each_pair(value.items(), _same_key, _plain)
 
 
 def _each(items: Any, convert: Convert) -> list[Any]:
@@ -172,6 +172,26 @@ def _each(items: Any, convert: Convert) -> list[Any]:
     except MalformedPayload as error:
         raise error.within(f"[{len(done)}]") from error.__cause__
     return done
+
+
+def _each_pair(items: Any, convert_key: Convert, convert: Convert) -> dict[Any, Any]:
+    """All keys and values converted; an error says where it was."""
+    done: dict[Any, Any] = {}
+    key: Any = None
+    at_key = True
+    try:
+        for key, value in items:
+            at_key = True
+            converted = convert_key(key)
+            at_key = False
+            done[converted] = convert(value)
+    except MalformedPayload as error:
+        raise error.within("(key)" if at_key else f"{key}") from error.__cause__
+    return done
+
+
+def _same_key(key: Any) -> Any:
+    return key
 
 
 def _at(place: str, convert: Convert, value: Any) -> Any:
@@ -254,10 +274,10 @@ def _mapping(keys: Shape, values: Shape) -> Shape:
         return value.items()
 
     def write(value: Any) -> dict[str, Any]:
-        return {_at("(key)", keys.write, k): _at(f"{k}", values.write, v) for k, v in checked(value)}
+        return _each_pair(checked(value), keys.write, values.write)
 
     def read(value: Any) -> dict[Any, Any]:
-        return {_at("(key)", keys.read, k): _at(f"{k}", values.read, v) for k, v in checked(value)}
+        return _each_pair(checked(value), keys.read, values.read)
 
     return Shape("a dict", frozenset({OBJECT}), write, read)
 

@@ -403,8 +403,10 @@ class Consumer:
     def _handled(self, found: list[Delivery]) -> list[Delivery]:
         """Those that are for handlers; the others are settled."""
         verdicts = [(delivery, self._verdict(delivery)) for delivery in found]
+        others = [(delivery, verdict) for delivery, verdict in verdicts if verdict is not None]
         try:
-            self.settle([(delivery, verdict) for delivery, verdict in verdicts if verdict is not None])
+            if others:
+                self.settle(others)
         except BackendError as error:  # they come again; the others are ours and must not be forgotten with them
             logger.warning("entries of %r that are not for handlers could not be settled now: %s", self.stream, error)
             self._expect_lost()
@@ -466,6 +468,8 @@ class Consumer:
             self._record(result)
             if result.error is None:
                 self.let_go(result.delivery)
+            if type(result.settlement) is Ack:
+                continue
             if isinstance(result.settlement, Release) and not result.settlement.has_begun and not self.can_claim_read:
                 self._next_scan_ms = 0  # the suspect that is next is among them
             if isinstance(result.settlement, Later) and self.rfc is None:
@@ -475,7 +479,8 @@ class Consumer:
     def _codes(self, items: list[Settle], is_repeat: bool) -> list[int | str]:
         """The codes of one page."""
         try:
-            return self._send(self.steps.settle(self.name, items, has_locks=self.has_locks), is_repeat)
+            call = self.steps.settle(self.name, items, has_locks=self.has_locks, can_resend=False)
+            return self._send(call, is_repeat)
         except ServerReplied as error:
             if error.code == "NOGROUP":  # the pending list went with the group: these are nobody's
                 return [-1] * len(items)
@@ -484,11 +489,14 @@ class Consumer:
             return [str(error)] * len(items)  # as where a user may not touch those streams: these entries' own error
 
     def _send(self, call: Call[list[int | str]], is_repeat: bool) -> list[int | str]:
-        """The codes of a settlement. "No longer pending" means two things: if the call was sent again it may be its own
-        doing; if it was sent once, somebody else has taken the entry over and ended it, and we are late."""
+        """The codes of a settlement, which the backend does not send again by itself.
+
+        "No longer pending" means two things: if the call was sent again it may be its own doing; if it was sent once,
+        somebody else has taken the entry over and ended it, and we are late.
+        """
         for attempt in range(RESENDS):
             try:
-                codes = self._run(replace(call, can_resend=False))
+                codes = self._run(call)
                 return codes if is_repeat else [-1 if code == 0 else code for code in codes]
             except Unavailable:
                 if attempt == RESENDS - 1:
@@ -675,9 +683,7 @@ def pages_of(settlements: Sequence[tuple[Delivery, Settlement]]) -> Iterator[lis
     """Which of them go into one call, by their places. Those that publish are apart from the others: what keeps the
     server from touching another stream must not keep it from settling this one."""
     publishing = {
-        index: len(each.publish)
-        for index, (_, each) in enumerate(settlements)
-        if isinstance(each, Ack) and each.publish
+        index: len(each.publish) for index, (_, each) in enumerate(settlements) if type(each) is Ack and each.publish
     }
     plain = [index for index in range(len(settlements)) if index not in publishing]
     for first in range(0, len(plain), SETTLE_AT_ONCE):

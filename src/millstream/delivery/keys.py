@@ -11,6 +11,7 @@ and no other key can share its slot.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from millstream.errors import ConfigError
 
@@ -43,21 +44,21 @@ class Keys:
         object.__setattr__(self, "base", base)
         object.__setattr__(self, "lock_base", b"lock:" + base + b":")
 
-    @property
+    @cached_property
     def dead(self) -> bytes:
         if not self.dead_letter:
             return self.base + b":dlq"
         return self.dead_letter.replace(b"{stream}", self.base)
 
-    @property
+    @cached_property
     def delayed(self) -> bytes:
         return self.base + b":delayed"
 
-    @property
+    @cached_property
     def wake(self) -> bytes:
         return self.base + b":wake"
 
-    @property
+    @cached_property
     def meta(self) -> bytes:
         return self.base + b":meta"
 

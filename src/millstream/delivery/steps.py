@@ -7,7 +7,7 @@ scripts are in `lua/`, with their arguments and answers at the head of each; thi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -77,6 +77,8 @@ class Settle:
 
     def argv(self, place: Callable[[bytes], int]) -> tuple[Word, ...]:
         """The item as settle.lua reads it."""
+        if not self.words and not self.publish:
+            return (self.id, "" if self.number is None else self.number, self.verb)
         words = [*self.words, *(word for each in self.publish for word in each.words(place))]
         counted = (len(words),) if self.verb in ("reject", "publish") else ()
         return (self.id, "" if self.number is None else self.number, self.verb, *counted, *words)
@@ -155,8 +157,11 @@ class Steps:
     lease_ms: int = 30_000
     claim_ms: int | None = None  # how long an entry is idle that a CLAIM read takes; None: for a lease
 
-    @property
-    def flags(self) -> str:
+    flags: str = field(init=False, compare=False)  # what scripts are told of the server, as letters; see lua/shared.lua
+    _settle_keys: tuple[bytes, ...] = field(init=False, compare=False, repr=False)  # of settle.lua
+    due_idle_ms: int = field(init=False, compare=False)  # how long a retry that is due has been idle, by its set time
+
+    def __post_init__(self) -> None:
         has = self.capabilities
         letters = (
             ("n", has.nack),
@@ -165,14 +170,15 @@ class Steps:
             ("c", has.claim_read),
             ("k", self.keep_done),
         )
-        return "".join(letter for letter, is_set in letters if is_set) or "-"
-
-    @property
-    def due_idle_ms(self) -> int:
-        """How long a retry that is due has been idle, by the time that is set when it is put off."""
-        if self.claim_ms is None or not self.capabilities.claim_read:
-            return self.lease_ms
-        return self.claim_ms
+        due_ms = self.lease_ms if self.claim_ms is None or not has.claim_read else self.claim_ms
+        object.__setattr__(self, "flags", "".join(letter for letter, is_set in letters if is_set) or "-")
+        object.__setattr__(self, "due_idle_ms", due_ms)
+        keys, group = self.keys, self.group
+        object.__setattr__(
+            self,
+            "_settle_keys",
+            (keys.stream, keys.dead, keys.retries(group), keys.meta, keys.delayed, keys.records(group), keys.wake),
+        )
 
     def create_group(self, start: str) -> Call[None]:
         """Make the stream and the group unless they are there."""
@@ -224,10 +230,11 @@ class Steps:
         keys = [self.keys.stream, self.keys.records(self.group)]
         return script("begin_alone").call(keys, (self.group, consumer, entry_id, number), bool)
 
-    def settle(self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False) -> Call[list[int | str]]:
+    def settle(
+        self, consumer: bytes, items: Sequence[Settle], *, has_locks: bool = False, can_resend: bool = True
+    ) -> Call[list[int | str]]:
         """End deliveries; a code each: 1 settled, 0 no longer pending, -1 somebody else's, or the server's error."""
-        keys = [self.keys.stream, self.keys.dead, self.keys.retries(self.group), self.keys.meta]
-        keys += [self.keys.delayed, self.keys.records(self.group), self.keys.wake]
+        keys = [*self._settle_keys]
         if has_locks:
             keys += [self.keys.lock(item.id) for item in items]
         flags = self.flags + ("l" if has_locks else "")
@@ -242,10 +249,9 @@ class Steps:
 
         for item in items:
             words += item.argv(place)
-        call = script("settle").call(keys, words, parse_codes)
-        if has_locks or not self.capabilities.ackdel or any(item.verb != "ack" for item in items):
-            return call
-        return replace(call, inside=partial(acknowledge_inside, self, consumer, items))
+        is_plain = not has_locks and self.capabilities.ackdel and all(item.verb == "ack" for item in items)
+        inside = partial(acknowledge_inside, self, consumer, items) if is_plain else None
+        return script("settle").call(keys, words, parse_codes, can_resend=can_resend, inside=inside)
 
     def renew(self, consumer: bytes, held: Sequence[tuple[bytes, int | None]], lock_ms: int = 0) -> Call[Renewed]:
         """Start the leases of deliveries anew; the ids that are not ours any more."""
@@ -471,15 +477,15 @@ def append_inside(stream: bytes, words: list[bytes], broker: Inside) -> list[Pub
 
 
 def read_inside(what: tuple[bytes, bytes, bytes, int, int | None], broker: Inside) -> list[Delivery] | None:
-    """Read what is there now; None where the command must run, which also waits."""
+    """Read new entries; None where the command must run, which also waits and claims."""
     rows = broker.read(*what)
-    return None if rows is None else [Delivery(row[0], pairs(row[1]), row[3] + 1, row[2]) for row in rows]
+    return None if rows is None else [Delivery(entry_id, pairs(flat), 1) for entry_id, flat in rows]
 
 
 def acknowledge_inside(steps: Steps, consumer: bytes, items: Sequence[Settle], broker: Inside) -> list[int | str]:
     """Do what settle.lua does when every verb is `ack`."""
     keys, group = steps.keys, steps.group
-    retries, records = keys.retries(group), keys.records(group)
+    retries, records = steps._settle_keys[2], steps._settle_keys[5]
     was_retried = broker.has(retries)
     codes, acked = list[int | str](), dict[bytes, None]()
     for item in items:
@@ -492,16 +498,10 @@ def acknowledge_inside(steps: Steps, consumer: bytes, items: Sequence[Settle], b
             codes.append(1)
             acked[item.id] = None
     if acked:
-        reply = (
-            broker.run(b"XACK", keys.stream, group, *acked)
-            if steps.keep_done
-            else broker.run(b"XACKDEL", keys.stream, group, b"ACKED", b"IDS", b"%d" % len(acked), *acked)
-        )
-        if isinstance(reply, Exception):
-            raise reply
+        broker.acknowledge(keys.stream, group, list(acked), keep_done=steps.keep_done)
         if broker.has(records):
             broker.run(b"HDEL", records, *acked)
         if was_retried:
             broker.run(b"ZREM", retries, *acked)
-        broker.run(b"HINCRBY", keys.meta, b"done:" + group, b"%d" % len(acked))
+        broker.count(keys.meta, b"done:" + group, len(acked))
     return codes

@@ -239,6 +239,8 @@ class Consuming:
         self._refused[held.delivery.id] = _Refused(held, settlement, 1, time.monotonic() + AGAIN_FIRST_S)
 
     def _settle_refused(self) -> None:
+        if not self._refused:
+            return
         with self._settling:
             for refused in [each for each in self._refused.values() if each.due_s <= time.monotonic()]:
                 self._send_again(refused)
