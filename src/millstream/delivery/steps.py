@@ -77,7 +77,7 @@ class Settle:
 
     def argv(self, place: Callable[[bytes], int]) -> tuple[Word, ...]:
         """The item as settle.lua reads it."""
-        if not self.words and not self.publish:
+        if self.verb == "ack":
             return (self.id, "" if self.number is None else self.number, self.verb)
         words = [*self.words, *(word for each in self.publish for word in each.words(place))]
         counted = (len(words),) if self.verb in ("reject", "publish") else ()
