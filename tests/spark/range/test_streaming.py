@@ -266,3 +266,28 @@ def test_an_idle_query_of_a_group_sends_few_commands(place: Place) -> None:
         assert planner.latest(start)["rows"] == 1
     finally:
         planner.close()
+
+
+@pytest.mark.parametrize("rows", [None, 20])
+def test_an_entry_deleted_from_a_planned_batch_is_left_out_and_one_that_was_trimmed_is_lost(
+    place: Place, rows: int | None
+) -> None:
+    from millstream.spark.options import parse_read
+    from millstream.spark.range.planner import Limits, RangePlanner
+    from millstream.spark.range.reader import read_span
+    from millstream.spark.runtime.errors import EntriesLost
+
+    ids = place.fill(20)
+    options = parse_read({"url": place.url, "stream": place.stream})
+    planner = RangePlanner(options)
+    try:
+        start = planner.initial()
+        (span,) = planner.spans(start, planner.latest(start, Limits(rows)))
+        assert span.count == 20
+        place.client.xdel(place.stream, ids[7], ids[-1])
+        assert sum(each.count for each in read_span(options.connection, span, 5, fail_on_loss=True)) == 18
+        place.client.xtrim(place.stream, minid=ids[4], approximate=False)
+        with pytest.raises(EntriesLost, match="6 entries"):  # four, and the two that were deleted
+            list(read_span(options.connection, span, 5, fail_on_loss=True))
+    finally:
+        planner.close()

@@ -212,7 +212,8 @@ class RangePlanner:
             return Position(upto.id, upto.added, is_reset=start.is_reset)  # trimmed meanwhile
         added = None if start.added is None else start.added + walk.rows
         last = walk.cuts[-1].upto
-        return Position(last, upto.added if last == upto.id else added, walk.cuts, None, start.is_reset)
+        floor = max(start.id, state.first or 0)
+        return Position(last, upto.added if last == upto.id else added, walk.cuts, floor, start.is_reset)
 
     def _figures(
         self, start: Offset, missed: Mapping[str, Missed], positions: Mapping[str, Position], states: States

@@ -16,7 +16,7 @@ from millstream.errors import BackendError, Unavailable
 from millstream.printable import safe_logger
 from millstream.spark.ids import parse_id, text_of
 from millstream.spark.options import ConnectionOptions
-from millstream.spark.runtime.errors import EntriesLost, Patience
+from millstream.spark.runtime.errors import EntriesLost, Patience, patiently
 from millstream.spark.wire.resp_arrow import Entries
 from millstream.spark.wire.socket import Address, Wire, open_for, packed
 
@@ -109,16 +109,35 @@ class _SpanReader:
         self._asked = max(10, min(self._fetch, REPLY_BYTES // mean))
 
     def _look_at_floor(self, wire: Wire) -> None:
-        if self._span.floor is None or self._read:
-            return
+        """Note whether the span was trimmed, where that is not seen from the number of its entries."""
+        if self._span.count is None and not self._read:
+            self._is_cut = self._is_trimmed(wire)
+
+    def _is_trimmed(self, wire: Wire) -> bool:
+        if self._span.floor is None:
+            return self._span.count is not None  # an offset of an older version: not known, so take it for trimmed
         first = wire.ask("XRANGE", self._span.stream, "-", "+", "COUNT", 1)
-        self._is_cut = not first or parse_id(first[0][0]) > self._span.floor
+        return not first or parse_id(first[0][0]) > self._span.floor
 
     def lost(self) -> int | str:
-        """How many entries are missing; a word where that is not known."""
-        if self._span.count is not None:
-            return max(0, self._span.count - self._read)
-        return "some" if self._is_cut else 0
+        """Return how many entries were trimmed, or a word where that is not known.
+
+        Entries that were deleted by name since the batch was planned (XDEL, XACKDEL) are not lost: whoever deleted
+        them meant them. Trimming begins at the start of the stream, so if that still stands, nothing was trimmed.
+        """
+        if self._span.count is None:
+            return "some" if self._is_cut else 0
+        missing = max(0, self._span.count - self._read)
+        if not missing or patiently(self._connection.retry_s, self._ask_trimmed):
+            return missing
+        log.warning(
+            "%d entries of %r were deleted after the batch was planned: it has none of them", missing, self._span.stream
+        )
+        return 0
+
+    def _ask_trimmed(self) -> bool:
+        with open_for(self._connection, self._span.stream, self._span.address) as wire:
+            return self._is_trimmed(wire)
 
     def close(self) -> None:
         if self._wire is not None:

@@ -127,7 +127,7 @@ def drained(start: Position, state: StreamState, upto: Position, parts: int) -> 
         return Position(upto.id, upto.added, interpolated(start.id, upto.id, state.first, parts), floor)
     is_counted = start.added is not None and upto.added is not None and state.deleted <= start.id
     count = (upto.added or 0) - (start.added or 0) if is_counted else None
-    return Position(upto.id, upto.added, (Cut(upto.id, count),), None if is_counted else floor)
+    return Position(upto.id, upto.added, (Cut(upto.id, count),), floor)
 
 
 def lag_of(offset: Offset, states: Mapping[str, StreamState | None]) -> dict[str, float]:
