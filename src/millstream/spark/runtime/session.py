@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import sys
 import tempfile
 import warnings
@@ -34,6 +35,7 @@ OWN = "_of_millstream"  # marks a gateway that we have started: what its Java wa
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+UI_PORT = 4040
 DAEMON = "spark.python.daemon.module"
 LOCAL_MASTER = "local[*,4]"  # all cores; a task is tried four times, as on a cluster
 OURS = {
@@ -42,7 +44,6 @@ OURS = {
     "spark.python.unix.domain.socket.enabled": "true",  # TCP on loopback costs a small batch some 30 ms
 }
 LOCAL = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     DAEMON: "millstream.spark.runtime.daemon",
     "spark.sql.shuffle.partitions": "2",
@@ -112,6 +113,8 @@ def _start(app: str | None, master: str | None, config: Mapping[str, str], log_f
         conf = _own_conf(app, master, config, log_file)
     context = SparkContext(conf=conf)
     _include_wheels(context)
+    if context.uiWebUrl is not None:
+        log.info("Spark shows its queries at %s", context.uiWebUrl)
     return SparkSession(context)
 
 
@@ -159,6 +162,8 @@ def _own_conf(app: str | None, master: str | None, config: Mapping[str, str], lo
     is_here = master.startswith("local")  # `local-cluster` too, though its executors are processes of their own
     settings = {**OURS, **(LOCAL if is_here else {}), "spark.app.name": app or "millstream", **written, **config}
     settings["spark.master"] = master
+    if is_here:
+        settings.setdefault("spark.ui.enabled", str(_is_free(int(settings.get("spark.ui.port", UI_PORT)))).lower())
     log.info("Spark writes its log to %s", log_file)
     if is_here:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -168,6 +173,17 @@ def _own_conf(app: str | None, master: str | None, config: Mapping[str, str], lo
         setattr(gateway, OWN, True)
         SparkContext._ensure_initialized(gateway=gateway)
     return SparkConf(loadDefaults=False).setAll(list(settings.items()))
+
+
+def _is_free(port: int) -> bool:
+    """Return whether a port of this machine can be listened on: where one Spark UI is, a second one is not started."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Spark's own server does
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _defaults_file() -> dict[str, str]:
