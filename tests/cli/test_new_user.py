@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def test_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
         (("publish", "orders", "{}", "--delay", "-1"), "delay: must be 0 seconds or more"),
         (("dead", "ls", "nope"), "there is no stream 'nope'"),
         (("dead", "redrive", "nope", "--yes"), "there is no stream 'nope'"),
-        (("dead", "ls", "orders", "--reason", "late"), "'late' is none of retries, rejected"),
+        (("dead", "ls", "orders", "--reason", "late"), "'late' is not one of retries, rejected"),
         (("dead", "show", "orders", "first"), "'first' is not an entry id"),
         (("dead", "discard", "orders", "--id", "first"), "--id: 'first' is not an entry id"),
         (("bench", "--entries", "0"), "--entries"),
@@ -156,3 +158,15 @@ def test_top_shows_a_stream_without_a_group(client: redis.Redis, capsys: pytest.
     _, out, _ = run(capsys, "top", "--rounds", "1")
     assert out.splitlines()[-1].split("\t")[1:3] == ["orders", "-"]
     assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("how", ["import", "command"])
+def test_ctrl_c_while_the_program_is_starting_prints_no_traceback(tmp_path: Path, how: str) -> None:
+    interrupts = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "typer.py").write_text(interrupts)  # found before the real one
+    words = ["-m", "millstream"] if how == "command" else ["-c", "from millstream.__main__ import main; exit(main())"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    ended = subprocess.run(
+        [sys.executable, *words, "version"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -58,15 +58,15 @@ def test_a_password_is_shown_nowhere() -> None:
         ({"stream": " "}, "option 'stream': it is empty"),
         ({"stream": ""}, "option 'stream': it is empty"),
         ({"path": ""}, "option 'path': it is empty"),
-        ({"stream": "a,b", "startingOffsets": '{"c": "5"}'}, "option 'startingOffsets': 'c' is none of the streams"),
-        ({"stream": "a", "mode": "strict"}, "option 'mode': 'strict' is none of PERMISSIVE, FAILFAST, DROPMALFORMED"),
+        ({"stream": "a,b", "startingOffsets": '{"c": "5"}'}, "option 'startingOffsets': 'c' is not among the streams"),
+        ({"stream": "a", "mode": "strict"}, "option 'mode': 'strict' must be one of PERMISSIVE, FAILFAST"),
         ({"stream": "a", "failOnDataLoss": "maybe"}, "option 'failOnDataLoss': 'maybe' is neither true nor false"),
-        ({"stream": "a", "maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger': '0' is no number from 1 on"),
-        ({"stream": "a", "maxBytesPerTrigger": "lots"}, "option 'maxBytesPerTrigger': 'lots' is no size"),
+        ({"stream": "a", "maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger': '0' must be a number, 1 or"),
+        ({"stream": "a", "maxBytesPerTrigger": "lots"}, "option 'maxBytesPerTrigger': 'lots' is not a size"),
         ({"stream": "a", "maxTriggerDelay": "soon"}, "option 'maxTriggerDelay': 'soon' is not a duration"),
-        ({"stream": "a", "startingOffsets": "{x"}, "option 'startingOffsets': this is no JSON"),
+        ({"stream": "a", "startingOffsets": "{x"}, "option 'startingOffsets': this is not JSON"),
         ({"stream": "a", "startingTimestamp": "noon"}, "option 'startingTimestamp': 'noon' is neither milliseconds"),
-        ({"stream": "s-{3..1}"}, "option 'stream': {3..1} is no range of numbers"),
+        ({"stream": "s-{3..1}"}, "option 'stream': {3..1} is not a range of numbers"),
         ({"stream": "a", "url": "localhost"}, "option 'url': it has no scheme"),
         ({"stream": "a", "url": "memory://x"}, "memory:// is inside one process"),
         ({"stream": "a", "passwordFile": "/nowhere"}, "option 'passwordFile': /nowhere cannot be read"),
@@ -84,7 +84,7 @@ def test_writes_and_tables_have_options_of_their_own() -> None:
     assert parse_table({"table": "Pending"}).choice.pattern == "*"
     with pytest.raises(ConfigError, match="option 'stream': it is empty"):
         parse_write({"stream": ""})
-    with pytest.raises(ConfigError, match="option 'table': 'pendings' is none of pending, groups"):
+    with pytest.raises(ConfigError, match="option 'table': 'pendings' must be one of pending, groups"):
         parse_table({"table": "pendings"})
     with pytest.raises(ConfigError, match="exclude each other"):
         parse_write({"stream": "a", "maxlen": "5", "minid": "1"})

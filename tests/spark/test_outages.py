@@ -210,9 +210,9 @@ NO_PERMISSION = "the user of option 'username' needs this command and this key i
     ("options", "words"),
     [
         ({**ADMIN, "startingOffset": "earliest"}, "unknown option 'startingoffset': did you mean 'startingOffsets'?"),
-        ({**ADMIN, "maxOffsetsPerTrigger": "many"}, "option 'maxOffsetsPerTrigger': 'many' is no number from 1 on"),
+        ({**ADMIN, "maxOffsetsPerTrigger": "many"}, "option 'maxOffsetsPerTrigger': 'many' must be a number, 1 or"),
         ({**ADMIN, "stream": "nowhere"}, "stream 'nowhere' does not exist: check option 'stream'"),
-        ({**ADMIN, "stream": "text"}, "this key is no stream: check option 'stream'"),
+        ({**ADMIN, "stream": "text"}, "the key is not a stream: check option 'stream'"),
         ({**READER, "stream": "secrets"}, NO_PERMISSION),
         ({"stream": "orders"}, "set option 'password'"),
         pytest.param({**READER, "group": "g"}, NO_PERMISSION, marks=limited),

@@ -157,7 +157,7 @@ def test_a_server_that_stays_away_is_an_error_that_says_what_to_do() -> None:
 
 def test_a_key_that_is_no_stream_is_refused_in_words(place: Place) -> None:
     place.client.set(place.stream, "x")
-    with pytest.raises(ConfigError, match="this key is no stream: check option 'stream'"):
+    with pytest.raises(ConfigError, match="the key is not a stream: check option 'stream'"):
         RangePlanner(options(place)).initial()
     with pytest.raises(ConfigError, match="this key is no stream"):
         read_ids(options(place).connection, Span(place.stream, 0, 5))

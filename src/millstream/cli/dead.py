@@ -162,7 +162,7 @@ def _filter(
     reason: str | None, error: str | None, group: str | None, since: str | None, ids: list[str] | None
 ) -> Filter:
     if reason is not None and reason not in list(Reasons):
-        raise Failure(f"--reason: {reason!r} is none of {', '.join(Reasons)}", Exit.USAGE)
+        raise Failure(f"--reason: {reason!r} is not one of {', '.join(Reasons)}", Exit.USAGE)
     for each in ids or ():
         inspect.require_id(each, "--id")
     given = {"reason": reason, "error": error, "group": group, "since": since, "ids": ids or None}

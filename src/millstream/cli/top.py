@@ -149,7 +149,7 @@ def top(
     In a pipe each look prints one line a group: the time, then the columns, separated by tabs.
     """
     if sort not in COLUMNS:
-        raise typer.BadParameter(f"--sort: {sort!r} is none of {', '.join(COLUMNS)}")
+        raise typer.BadParameter(f"--sort: {sort!r} is not one of {', '.join(COLUMNS)}")
     view = View(sort)
     with common.opened(url) as backend:
         if as_json:

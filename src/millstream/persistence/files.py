@@ -202,7 +202,7 @@ class RealFiles:
         try:
             holder = os.pread(fd, _LONGEST_HOLDER, 0)
             if not _HOLDER.fullmatch(holder):
-                raise PersistenceError(f"{directory / _LOCK_NAME} is not a lock of ours: move it away")
+                raise PersistenceError(f"{directory / _LOCK_NAME} is not a lock file of Millstream: move it away")
             if not _try_lock(fd):
                 raise PersistenceError(f"{directory} is in use by another broker{_named(holder)}")
         except BaseException:
@@ -235,7 +235,7 @@ def _open_lock(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise PersistenceError(f"{path} is a symbolic link, and no lock of ours: move it away") from error
+            raise PersistenceError(f"{path} is a symbolic link, not a lock file of Millstream: move it away") from error
         raise
 
 

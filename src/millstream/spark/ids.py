@@ -17,10 +17,10 @@ def parse_id(text: str | bytes, *, default_sequence: int = 0) -> int:
     word = text.decode("utf-8", "replace") if isinstance(text, bytes) else text.strip()
     ms, dash, sequence = word.partition("-")
     if not (ms.isdecimal() and (sequence.isdecimal() or not dash)):
-        raise ConfigError(f"{word!r} is no entry id: write milliseconds-sequence, such as 1700000000000-0")
+        raise ConfigError(f"{word!r} is not an entry id: write milliseconds-sequence, such as 1700000000000-0")
     found = int(ms) * _SEQUENCES + (int(sequence) if dash else default_sequence)
     if int(ms) >= _SEQUENCES or found > MAX_ID or (dash and int(sequence) >= _SEQUENCES):
-        raise ConfigError(f"{word!r} is no entry id: each half is below 2 to the power of 64")
+        raise ConfigError(f"{word!r} is not an entry id: each half must be below 2^64")
     return found
 
 

@@ -332,7 +332,7 @@ def _expanded(word: str) -> list[str]:
         return [word]
     low, high = int(match[1]), int(match[2])
     if not low <= high < low + 100_000:
-        raise ConfigError(f"{match[0]} is no range of numbers: write the lower first, as in {{0..7}}")
+        raise ConfigError(f"{match[0]} is not a range of numbers: write the lower one first, as in {{0..7}}")
     rests = _expanded(word[match.end() :])
     return [f"{word[: match.start()]}{number}{rest}" for number in range(low, high + 1) for rest in rests]
 
@@ -348,7 +348,7 @@ def _json(text: str) -> object:
     try:
         found: object = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"this is no JSON: {error}") from None
+        raise ConfigError(f"this is not JSON: {error}") from None
     return found
 
 
@@ -361,7 +361,7 @@ def _bounds(text: str, otherwise: Bounds, choice: Choice) -> Bounds:
         raise ConfigError('expected JSON such as {"orders": "1700000000000-0", "refunds": "earliest"}')
     others = [] if choice.pattern is not None else sorted(set(found) - set(choice.names))
     if others:
-        raise ConfigError(f"{others[0]!r} is none of the streams that are read: {', '.join(choice.names)}")
+        raise ConfigError(f"{others[0]!r} is not among the streams that are read: {', '.join(choice.names)}")
     return Bounds(otherwise.default, {name: _bound(value) for name, value in found.items()})
 
 
@@ -395,7 +395,7 @@ def _trim(given: Given) -> tuple[str, ...]:
 
 def _count(text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise ConfigError(f"{text!r} is no number from {least} on")
+        raise ConfigError(f"{text!r} must be a number, {least} or more")
     return int(text)
 
 
@@ -403,7 +403,7 @@ def _one_of(text: str, choices: tuple[str, ...]) -> str:
     for choice in choices:
         if choice.lower() == text.lower():
             return choice
-    raise ConfigError(f"{text!r} is none of {', '.join(choices)}")
+    raise ConfigError(f"{text!r} must be one of {', '.join(choices)}")
 
 
 def _flag(text: str) -> bool:
@@ -422,5 +422,5 @@ def _duration(text: str) -> float:
 def _size(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     if match is None or int(match[1]) == 0:
-        raise ConfigError(f"{text!r} is no size: write 1048576, 64k, 16m or 1g")
+        raise ConfigError(f"{text!r} is not a size: write 1048576, 64k, 16m or 1g")
     return int(match[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[match[2].lower()]

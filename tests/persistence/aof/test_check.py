@@ -117,7 +117,7 @@ def test_what_is_missing_or_makes_no_sense_is_named() -> None:
     broker = Broker()
     assert "no such file" in check(Path("/none"), files=broker.files).text
     broker.files.remove(INCREMENT)
-    assert "not there" in check(DIRECTORY, files=broker.files).text
+    assert "does not exist" in check(DIRECTORY, files=broker.files).text
     broker.files.put(LOGS / "appendonly.aof.manifest", b"nonsense")
     assert "line 1" in check(DIRECTORY, files=broker.files).text
 

@@ -56,7 +56,7 @@ def test_a_directory_without_anything_of_ours_is_left_alone(tmp_path: Path) -> N
 def test_what_is_no_regular_file_is_not_even_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        assert "no regular file" in check(path, fix=True).text
+        assert "not a regular file" in check(path, fix=True).text
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ def test_a_node_without_live_entries_is_read_from_a_file() -> None:
     [
         (b"", "end early"),
         (b"REDIS00", "end early"),
-        (b"SQLite format 3", "no RDB file"),
-        (b"REDISabcd", "no RDB file"),
+        (b"SQLite format 3", "not an RDB file"),
+        (b"REDISabcd", "not an RDB file"),
         (b"REDIS0016\xff", "version 16"),
         (b"REDIS0000\xff", "version 0"),
         (a_file(b"\xfe\x10"), "database 16"),
@@ -227,4 +227,4 @@ def test_an_error_says_where_it_was() -> None:
     with pytest.raises(BadFormat) as caught:
         loaded(data)
     assert caught.value.at == len(data) - 9
-    assert str(caught.value) == "key b'set': a set with a member that is there twice, before offset 24"
+    assert str(caught.value) == "key b'set': a set with a duplicate member, before offset 24"

@@ -238,7 +238,7 @@ def test_a_bad_outcome_fails_the_query_before_anything_is_settled(
 ) -> None:
     place.fill(10)
     df = decided(rows_of(spark, place, SCHEMA), "if(n = 9, 'okay', 'ack')")
-    with pytest.raises(Exception, match="there is no outcome 'okay': use ack, retry, release, dead"):
+    with pytest.raises(Exception, match="'okay' is not an outcome: use ack, retry, release, dead"):
         run(settled(df, place), tmp_path / "c")
     assert audit(place).done == 0
     run(settled(decided(rows_of(spark, place, SCHEMA), "'ack'"), place), tmp_path / "c")  # put right, it goes on
@@ -322,7 +322,7 @@ def test_the_settle_sink_is_a_write_with_a_group(spark: SparkSession, place: Pla
             lambda spark, place: settled(
                 spark.createDataFrame([("1", "ack")], "id string, outcome string"), place, stream=place.stream
             ).save(),
-            "'1' is no entry id",
+            "'1' is not an entry id",
         ),
     ],
 )

@@ -586,10 +586,10 @@ def test_a_group_that_is_gone_is_made_again(site: Site) -> None:
     [
         ({"group": ""}, "which group"),
         ({"startingOffsets": "earliest"}, "'startingOffsets' is not for group mode"),
-        ({"settle": "all"}, "option 'settle': 'all' is none of rows, batch"),
+        ({"settle": "all"}, "option 'settle': 'all' must be one of rows, batch"),
         ({"consumer": "a*"}, "cannot begin the name of a consumer"),
         ({"lease": "10ms"}, "option 'lease'"),
-        ({"groupStart": "now"}, "is no start"),
+        ({"groupStart": "now"}, "is not a start"),
         ({"maxRetrys": "2"}, "did you mean 'maxRetries'"),
     ],
 )

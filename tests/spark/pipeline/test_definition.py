@@ -41,7 +41,7 @@ COLUMNS = {"type": "object", "properties": {"_id": {"type": "string"}}}
         ({"source": RangeSource("orders", options={"fetchsise": 1})}, "fetchSize"),
         ({"steps": ["upper"]}, "steps: number 1"),
         ({"sinks": []}, "sinks: there is none"),
-        ({"sinks": ["out"]}, "sinks: 'out' is no sink"),
+        ({"sinks": ["out"]}, "sinks: 'out' is not a sink"),
         ({"sinks": [Parquet("")]}, "sinks: Parquet needs the path"),
         ({"sinks": [Parquet("out", partition_by="hour")]}, "partition_by of Parquet is a list"),
         ({"sinks": [StreamSink("out", options={"maxlenn": 1})]}, "sinks: .*maxlen"),

@@ -179,9 +179,9 @@ def test_filters_on_fields_that_have_the_names_of_columns_of_ours_mean_the_field
     ("options", "message"),
     [
         ({"startingOffset": "earliest"}, "unknown option 'startingoffset': did you mean 'startingOffsets'?"),
-        ({"minPartitions": "many"}, "option 'minPartitions': 'many' is no number from 1 on"),
+        ({"minPartitions": "many"}, "option 'minPartitions': 'many' must be a number, 1 or more"),
         ({"stream": "nowhere"}, "stream 'nowhere' does not exist: check option 'stream'"),
-        ({"startingOffsets": "yesterday"}, "option 'startingOffsets': 'yesterday' is no entry id"),
+        ({"startingOffsets": "yesterday"}, "option 'startingOffsets': 'yesterday' is not an entry id"),
         ({"url": "file:///tmp/x"}, "option 'url': file:// is inside one process and Spark has many"),
     ],
 )

@@ -42,7 +42,7 @@ def test_an_id_is_read_as_it_was_printed(number: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "-1", "1-x", "1-2-3", str(2**64), f"1-{2**64}"])
 def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no entry id"):
+    with pytest.raises(ConfigError, match="is not an entry id"):
         parse_id(text)
 
 

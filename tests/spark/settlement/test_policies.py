@@ -80,8 +80,8 @@ def test_the_whole_backoff_reaches_the_sink() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"retryPolicy": "3"}, "option 'retryPolicy': this is no retry policy"),
-        ({"retryPolicy": '{"retries": 3}'}, "option 'retryPolicy': this is no retry policy"),
+        ({"retryPolicy": "3"}, "option 'retryPolicy': this is not a retry policy"),
+        ({"retryPolicy": '{"retries": 3}'}, "option 'retryPolicy': this is not a retry policy"),
         ({"retryPolicy": '{"max_retries": -1}'}, "option 'retryPolicy': max_retries"),
         ({"retryPolicy": "{}", "maxRetries": "3"}, "'retryPolicy' and 'maxRetries' exclude each other"),
     ],

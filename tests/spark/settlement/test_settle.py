@@ -180,7 +180,7 @@ def test_an_unknown_outcome_is_named_before_anything_is_settled(valkey: Desk) ->
     a, b = valkey.deliver(2, b"spark-t-1")
     settler = Settler(settling(valkey.site))
     settler.add(rows(row(a, "ack")))
-    with pytest.raises(MalformedPayload, match="there is no outcome 'acked': use ack, retry, release, dead"):
+    with pytest.raises(MalformedPayload, match="'acked' is not an outcome: use ack, retry, release, dead"):
         settler.add(rows(row(b, "acked")))
     assert len(valkey.pending()) == 2
 
@@ -234,9 +234,9 @@ def test_ids_have_64_bits_in_each_half() -> None:
 
 @pytest.mark.parametrize("wrong", ["1", "x-0", "1-0-0", "", None])
 def test_what_is_no_id_is_named(wrong: str | None) -> None:
-    with pytest.raises(MalformedPayload, match=f"{wrong!r} is no entry id"):
+    with pytest.raises(MalformedPayload, match=f"{wrong!r} is not an entry id"):
         rising(pa.array([wrong, "1-0"], pa.string()))
-    with pytest.raises(MalformedPayload, match=f"{wrong!r} is no entry id"):
+    with pytest.raises(MalformedPayload, match=f"{wrong!r} is not an entry id"):
         others_of(pa.Table.from_batches([rows({"id": wrong, "outcome": "dead"})]))
 
 

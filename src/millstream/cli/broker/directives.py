@@ -29,9 +29,9 @@ _SEVERAL_WORDS: Final = frozenset({"bind", "client-output-buffer-limit", "save",
 SECRETS: Final = frozenset({"masterauth", "requirepass", "tls-key-file-pass", "user"})
 
 _REFUSED: Final = {
-    "enable-module-command": "there are no modules",
+    "enable-module-command": "modules are not supported",
     "enable-protected-configs": "protected settings are set at start only",
-    "loadmodule": "there are no modules",
+    "loadmodule": "modules are not supported",
     "masterauth": "this server is a single node and has no replicas",
     "rename-command": "commands cannot be renamed; give users what they may run instead",
     "replicaof": "this server is a single node and cannot follow another",

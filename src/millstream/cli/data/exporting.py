@@ -69,7 +69,7 @@ def export(
     3 the files of the directory are damaged.
     """
     if form not in FORMS:
-        raise Failure(f"--for: {form!r} is none of {', '.join(FORMS)}", Exit.USAGE)
+        raise Failure(f"--for: {form!r} is not one of {', '.join(FORMS)}", Exit.USAGE)
     if url is not None and directory is not None:
         raise Failure("--url and --dir: give only one of them", Exit.USAGE)
     if directory is not None and not Path(directory).is_dir():
@@ -133,13 +133,13 @@ def _from_log(files: RealFiles, manifest: Path) -> Gathered:
     paths = [manifest.parent / each.name for each in named]
     for at, path in enumerate(paths):
         if not files.exists(path):
-            raise CorruptFile(path, 0, "the manifest names this file, but it is not there")
+            raise CorruptFile(path, 0, "the manifest names this file, but it does not exist")
         found = replay.file(files, path)
         for library in found.functions:
             hub.libraries.replay(0, [b"FUNCTION", b"LOAD", library])
         if found.torn_at is not None:
             if any(files.size(later) for later in paths[at + 1 :]):
-                raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
+                raise CorruptFile(path, found.torn_at, "the last command is incomplete, and other files follow")
             gathered.warnings.append(
                 f"the last command of {path} is incomplete and is left out, from offset {found.torn_at}"
             )

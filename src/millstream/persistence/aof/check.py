@@ -224,7 +224,7 @@ def _check_log(files: Files, directory: Path, manifest: Manifest) -> CheckReport
             followers = [later for later in paths[at + 1 :] if files.exists(later) and files.size(later)]
             report = _check_one(files, path, is_last=not followers)
         except FileNotFoundError:
-            missing = Damage(path, 0, "the manifest names this file, but it is not there", None, is_missing=True)
+            missing = Damage(path, 0, "the manifest names this file, but it does not exist", None, is_missing=True)
             return CheckReport(at, commands, missing)
         commands += report.commands
         if not report.ok:

@@ -118,7 +118,7 @@ class Journal:
         filled = [name for name in numbered(names, self._stem, "incr") if self._files.size(self._directory / name)]
         if bases and (filled or max(bases.values()) > 1):
             found = ", ".join([*bases, *filled])
-            raise CorruptFile(self.manifest_path, 0, f"it is missing, but files of its log are there: {found}")
+            raise CorruptFile(self.manifest_path, 0, f"it is missing, but these files of its log exist: {found}")
         if filled:
             logger.error(
                 "No manifest names %s: not loaded, and left as it is in %s", ", ".join(filled), self._directory
@@ -134,12 +134,12 @@ class Journal:
         paths = [self._directory / file.name for file in self._manifest.replayed]
         for at, path in enumerate(paths):
             if not self._files.exists(path):
-                raise CorruptFile(path, 0, "the manifest names this file, but it is not there")
+                raise CorruptFile(path, 0, "the manifest names this file, but it does not exist")
             found = replay.file(self._files, path)
             cut_bytes = 0
             if found.torn_at is not None:
                 if any(self._files.size(later) for later in paths[at + 1 :]):
-                    raise CorruptFile(path, found.torn_at, "the command is not whole, and other files follow")
+                    raise CorruptFile(path, found.torn_at, "the last command is incomplete, and other files follow")
                 if not cuts_torn_end:
                     reason = "the file ends inside a command; aof-load-truncated is no"
                     raise CorruptFile(path, found.torn_at, reason, can_be_cut=True)

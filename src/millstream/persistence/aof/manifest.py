@@ -97,7 +97,7 @@ def read_manifest(data: bytes) -> Manifest:
     """Read the content of a manifest file; as in Redis its last line must be whole."""
     manifest = parse_manifest(data.decode("utf-8", "surrogateescape"))
     if not data.endswith(b"\n"):
-        raise PersistenceError("the last line of the manifest is not whole")
+        raise PersistenceError("the last line of the manifest is incomplete")
     return manifest
 
 
@@ -149,7 +149,7 @@ def _take_line(found: _Parsed, words: list[str]) -> None:
     elif kind == "h":
         found.history.append(file)
     else:
-        raise ValueError("the type is none of b, i, h")
+        raise ValueError("the type must be b, i or h")
 
 
 def _quoted(name: str) -> str:

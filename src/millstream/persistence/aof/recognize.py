@@ -29,7 +29,7 @@ _LOOKED_AT: Final = 1 << 16
 def why_foreign(files: Files, path: Path) -> str | None:
     """Return why this file is neither a log nor a snapshot; None if it is one."""
     if not files.is_regular(path):
-        return "it is no regular file"
+        return "it is not a regular file"
     if not files.size(path):
         return "it is empty"
     beginning = b"".join(read_between(files, path, 0, min(_LOOKED_AT, files.size(path))))

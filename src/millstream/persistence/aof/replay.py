@@ -182,7 +182,7 @@ class Replay:
         except Tripped as tripped:
             raise CorruptFile(path, here, str(tripped), can_be_cut=True) from tripped
         if seen < applied:  # an applied command must not be cut
-            raise CorruptFile(path, scanner.end, "a word does not end where it should", can_be_cut=True)
+            raise CorruptFile(path, scanner.end, "an argument does not have the length it declares", can_be_cut=True)
         if self._queue is not None:
             # A damaged EXEC would swallow all that follows, so this must not be cut.
             unknown = next((argv[0] for argv in self._queue if not is_known(argv[0])), None)
@@ -196,7 +196,7 @@ class Replay:
     def _take(self, argv: Any) -> None:
         """Apply a command, or keep it until its transaction is complete."""
         if type(argv) is not list or not argv:
-            raise Tripped("this is no command")
+            raise Tripped("this is not a command")
         name = argv[0]
         queue = self._queue
         if queue is not None:
@@ -220,7 +220,7 @@ class Replay:
 
     def _apply_in_general(self, argv: list[bytes]) -> None:
         if type(argv) is not list or not all(type(word) is bytes for word in argv):
-            raise Tripped("a command has words that are no strings")
+            raise Tripped("an argument of a command is not a string")
         name = argv[0].lower()
         if name == b"select":
             self._select(argv)
@@ -237,7 +237,7 @@ class Replay:
 
     def _select(self, argv: list[bytes]) -> None:
         if len(argv) != 2 or not argv[1].isdigit() or int(argv[1]) >= len(self._keyspace.databases):
-            raise Tripped("a database is selected that is not there")
+            raise Tripped("SELECT of a database that does not exist")
         self._hot.select(int(argv[1]))
 
     def _note_error(self, argv: list[bytes], error: CommandError) -> None:

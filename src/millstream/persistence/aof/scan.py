@@ -94,18 +94,18 @@ class Scanner:
             return []
         count = self._number(b"*", "a command")
         if count < 1:
-            raise Damaged(self._offset + self._at, "a command has no words")
+            raise Damaged(self._offset + self._at, "a command has no arguments")
         return [self._bulk(_LONGEST_NAME), *(self._bulk(_LARGEST_BULK) for _ in range(count - 1))]
 
     def _bulk(self, largest: int) -> bytes:
         size = self._number(b"$", "a word")
         if size > largest:
-            raise Damaged(self._offset + self._at, f"a word is said to have {size} bytes")
+            raise Damaged(self._offset + self._at, f"the length of an argument is {size} bytes")
         if not self._fill(size + 2):
             raise _Short
         start, self._at = self._at, self._at + size + 2
         if self._data[start + size : self._at] != b"\r\n":
-            raise Damaged(self._offset + start + size, "a word does not end where it should")
+            raise Damaged(self._offset + start + size, "an argument does not have the length it declares")
         return self._data[start : start + size]
 
     def _number(self, sign: bytes, what: str) -> int:
@@ -118,7 +118,7 @@ class Scanner:
             line = self._line(_LONGEST_HEADER)
         except _Short:
             if not _HEADER_START.fullmatch(self._data, self._at):
-                raise Damaged(here, f"the length of {what} is no number") from None
+                raise Damaged(here, f"the length of {what} is not a number") from None
             raise
         if not line[1:].isdigit():
             raise Damaged(here, f"the length of {what} is {line[1:]!r}")

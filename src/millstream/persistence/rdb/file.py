@@ -156,7 +156,7 @@ class _Loading:
         magic = self._reader.take(9)
         digits = magic[5:] if magic.startswith(b"REDIS") else magic[6:] if magic.startswith(b"VALKEY") else b""
         if not digits.isdigit():
-            raise BadFormat("this is no RDB file", 0)
+            raise BadFormat("this is not an RDB file", 0)
         version = self._loaded.version = int(digits)
         if version > VERSION and version not in FOREIGN_VERSIONS:
             raise NewerFormat(

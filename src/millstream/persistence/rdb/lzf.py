@@ -120,10 +120,10 @@ def decompress(data: bytes, size: int) -> bytes:
             start = len(out) - ((head & 31) << 8 | data[at]) - 1
             at += 1
             if start < 0:
-                raise BadFormat("compressed data refers to what is before its start")
+                raise BadFormat("compressed data with a reference before its start")
             _copy(out, start, length + 2)
     except IndexError as error:
-        raise BadFormat("compressed data ends early") from error
+        raise BadFormat("compressed data that ends early") from error
     if len(out) != size or at != end:
         raise BadFormat("compressed data of the wrong length")
     return bytes(out)

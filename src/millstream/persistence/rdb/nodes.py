@@ -124,9 +124,9 @@ def block_of(first: int, data: bytes) -> Block:
         names_end = 3 + _number(elements[2])
         live, dead, end = _number(elements[0]), _number(elements[1]), elements[names_end]
     except IndexError as error:
-        raise BadFormat("a stream node that ends inside its head") from error
+        raise BadFormat("a stream node that ends inside its header") from error
     if end != 0:
-        raise BadFormat("a stream node whose field names do not end")
+        raise BadFormat("a stream node whose field names have no terminator")
     counters = listpack.end_of(data, listpack.end_of(data, 6)) - 6
     block = Block(first, _words(elements[3:names_end]), len(data) - counters)
     block.dead = dead
@@ -224,7 +224,7 @@ def _take_entry(block: Block, elements: list[Element], at: int, base: int) -> in
 
 def _number(element: Element) -> int:
     if not isinstance(element, int) or element < 0:
-        raise BadFormat("a stream node without a number where there must be one")
+        raise BadFormat("a stream node with text where a number must be")
     return element
 
 

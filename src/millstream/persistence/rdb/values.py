@@ -141,7 +141,7 @@ def _list(words: list[bytes]) -> List:
 def _set(words: list[bytes]) -> SetOf:
     members = SetOf(_some(words))
     if len(members) != len(words):
-        raise BadFormat("a set with a member that is there twice")
+        raise BadFormat("a set with a duplicate member")
     return members
 
 
@@ -151,7 +151,7 @@ def _hash(words: list[bytes]) -> Hash:
         raise BadFormat("a hash with a field that has no value")
     fields = Hash(zip(words[::2], words[1::2], strict=True))
     if 2 * len(fields) != len(words):
-        raise BadFormat("a hash with a field that is there twice")
+        raise BadFormat("a hash with a duplicate field")
     return fields
 
 
@@ -161,9 +161,9 @@ def _sorted_set(pairs: list[tuple[bytes, float]]) -> SortedSet:
     members = SortedSet()
     for member, score in pairs:
         if score != score:
-            raise BadFormat("a sorted set with a score that is no number")
+            raise BadFormat("a sorted set with a score that is not a number")
         if not members.put(member, score):
-            raise BadFormat("a sorted set with a member that is there twice")
+            raise BadFormat("a sorted set with a duplicate member")
     return members
 
 
@@ -185,7 +185,7 @@ def _score(text: bytes) -> float:
     try:
         return float(text.replace(b"_", b"?"))  # Python accepts these, Redis does not
     except ValueError as error:
-        raise BadFormat("a sorted set with a score that is no number") from error
+        raise BadFormat("a sorted set with a score that is not a number") from error
 
 
 def _pairs(reader: Reader) -> list[bytes]:

@@ -140,7 +140,7 @@ def _policy(given: Given) -> RetryPolicy:
 
 def _retries(text: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(f"{text!r} is no number from 0 on")
+        raise ConfigError(f"{text!r} must be a number, 0 or more")
     return int(text)
 
 
@@ -152,5 +152,5 @@ def _prefix(text: str) -> str:
 
 def _start(text: str) -> str:
     if not GROUP_START.fullmatch(text):
-        raise ConfigError(f"{text!r} is no start: write 0 for all entries, $ for new ones only, or an entry id")
+        raise ConfigError(f"{text!r} is not a start: write 0 for all entries, $ for new ones only, or an entry id")
     return text

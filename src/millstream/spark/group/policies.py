@@ -28,7 +28,7 @@ def policy_from(text: str) -> RetryPolicy:
             max_retries=found.pop("max_retries", 3), backoff=Backoff(**found.pop("backoff", {})), **found
         )
     except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"this is no retry policy: {error}") from None
+        raise ConfigError(f"this is not a retry policy: {error}") from None
 
 
 def check_travels(policy: RetryPolicy) -> None:

@@ -90,7 +90,7 @@ class Pipeline:
             raise ConfigError("sinks: there is none, and nothing would be kept: give one, such as Parquet('accepted')")
         for sink in (*self.sinks, *([] if self.rejects is None else [self.rejects])):
             if not hasattr(sink, "write") or not hasattr(sink, "check"):
-                raise ConfigError(f"sinks: {sink!r} is no sink: use Parquet, Format, StreamSink or Jdbc")
+                raise ConfigError(f"sinks: {sink!r} is not a sink: use Parquet, Format, StreamSink or Jdbc")
             _naming("sinks", sink.check)
         if not isinstance(self.retry, RetryPolicy):
             raise ConfigError(f"retry: must be a RetryPolicy, not {self.retry!r}")

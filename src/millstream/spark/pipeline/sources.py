@@ -109,7 +109,7 @@ Source = GroupSource | RangeSource
 
 def _check_stream(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"which stream? {name!r} is no name of one")
+        raise ConfigError(f"{name!r} is not the name of a stream")
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:

@@ -23,7 +23,7 @@ _HINTS = {
     "NOAUTH": "set option 'password' (and 'username')",
     "WRONGPASS": "check options 'username' and 'password'",
     "NOPERM": "the user of option 'username' needs this command and this key in its ACL",
-    "WRONGTYPE": "this key is no stream: check option 'stream'",
+    "WRONGTYPE": "the key is not a stream: check option 'stream'",
 }
 
 

@@ -83,7 +83,7 @@ def check_outcomes(rows: pa.RecordBatch) -> None:
     for value in pc.unique(rows.column("outcome")).to_pylist():
         if value is not None and value not in OUTCOMES:
             raise MalformedPayload(
-                "outcome", f"there is no outcome {value!r}: use {', '.join(OUTCOMES)}, or null, which means retry"
+                "outcome", f"{value!r} is not an outcome: use {', '.join(OUTCOMES)}, or null, which means retry"
             )
 
 
@@ -150,7 +150,7 @@ def _halves(ids: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint6
         numbers = flat.cast(pa.uint64()).to_numpy()
     except (pa.ArrowInvalid, ValueError):
         wrong = next((each for each in ids.to_pylist() if not _is_id(each)), None)
-        raise MalformedPayload("id", f"{wrong!r} is no entry id: pass on the source's column `id`") from None
+        raise MalformedPayload("id", f"{wrong!r} is not an entry id: pass on the source's column `id`") from None
     return numbers[0::2], numbers[1::2]
 
 
@@ -165,7 +165,7 @@ def others_of(rows: pa.Table) -> list[Other]:
     found: dict[str, Other] = {}
     for row in chosen.select([name for name in KNOWN if name in chosen.column_names]).to_pylist():
         if not _is_id(row["id"]):
-            raise MalformedPayload("id", f"{row['id']!r} is no entry id: pass on the source's column `id`")
+            raise MalformedPayload("id", f"{row['id']!r} is not an entry id: pass on the source's column `id`")
         delay = row.get("delay")
         found.setdefault(
             row["id"],
