@@ -140,7 +140,7 @@ class Unavailable(BackendError):
 
 
 # A stream that is something else, credentials that no longer hold: asking again gives the same answer.
-HOPELESS_CODES = frozenset({"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"})
+HOPELESS_CODES = frozenset({"CROSSSLOT", "NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"})
 # What a script calls and the user may not: the code is ERR then. The second is Redis 7.0's.
 DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 RETRYABLE_CODES = frozenset(

@@ -36,6 +36,20 @@ def test_coroutines_are_recognised_also_behind_a_call_method() -> None:
     assert not Registered.of(lambda data: None, 1, None).is_async
 
 
+def test_a_plain_function_that_returns_a_coroutine_has_failed() -> None:
+    """It is acknowledged otherwise, and nothing of it has run; decorators of coroutines often make such functions."""
+
+    async def coroutine(data: object) -> None: ...
+
+    async def middleware(call_next: Any, message: Any) -> Any:
+        return call_next(message)
+
+    with pytest.raises(TypeError, match="async def"):
+        call(lambda data: coroutine(data))
+    with pytest.raises(TypeError, match="async def"):
+        Registered.of(print, 1, None).wrapped([middleware])(Told())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("function", "concurrency", "timeout", "named"),
     [(lambda: None, 1, None, "must take the payload"), (print, 0, None, "concurrency"), (print, 1, 0, "timeout")],

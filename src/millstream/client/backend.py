@@ -207,9 +207,10 @@ def pause_s(attempt: int) -> float:
 def whole_script(call: Call[Any], error: ServerReplied) -> tuple[Word, ...]:
     """Return what to send to a server that does not know the script; raise every other error.
 
-    A server does not say which key a user may not touch, so the error names the keys of the step.
+    A server does not say which key a user may not touch, or is in another slot, so the error names the keys.
     """
-    if call.script is not None and error.code == "NOPERM" and " key" in str(error):
+    is_about_keys = error.code == "CROSSSLOT" or (error.code == "NOPERM" and " key" in str(error))
+    if call.script is not None and is_about_keys:
         keys = call.argv[3 : 3 + int(call.argv[2])][:MOST_NAMED_KEYS]
         names = ", ".join(key.decode("utf-8", "replace") for key in keys if isinstance(key, bytes))
         raise ServerReplied(f"{error}; this step needs all of {names}") from error

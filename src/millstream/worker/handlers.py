@@ -53,7 +53,18 @@ class Registered:
         return self._call_presented(self.present(message))
 
     def _call_presented(self, message: Any) -> Any:
-        return self.function(message.data, message) if self.wants_message else self.function(message.data)
+        function, data = self.function, message.data
+        return self._ran(function(data, message) if self.wants_message else function(data))
+
+    def _ran(self, answer: Any) -> Any:
+        """Return what a plain function answered; a coroutine is an error, since nobody awaits it."""
+        if not self.is_async and inspect.iscoroutine(answer):
+            answer.close()
+            raise TypeError(
+                "the handler, a plain function, or its middleware returned a coroutine, and nothing of that has run: "
+                "make the handler an `async def`"
+            )
+        return answer
 
     def wrapped(self, middlewares: Sequence[Middleware]) -> Callable[[Message[Any]], Any]:
         """Put hooks around the handler, the first one outermost; the hook of a coroutine is a coroutine."""
@@ -63,7 +74,7 @@ class Registered:
         for middleware in reversed(middlewares):
             call = partial(middleware, call)
         outermost = call
-        return lambda message: outermost(self.present(message))
+        return lambda message: self._ran(outermost(self.present(message)))
 
 
 def _wants_message(function: Handler) -> bool:
