@@ -202,3 +202,10 @@ def test_publishing_to_a_key_of_another_type_names_the_key(url: str, capsys: pyt
 
 def test_a_long_delay_is_printed_in_full(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "waits for 2000000 s" in run(capsys, "publish", "later", "1", "--delay", "2000000")[1]
+
+
+def test_the_doctor_starts_no_server_where_one_refuses_the_password(
+    redis_server: servers.RealServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "doctor", "--url", f"redis://nobody:wrong@127.0.0.1:{redis_server.port}")
+    assert (code, "WRONGPASS" in out, "millstream serve" in out) == (1, True, False)

@@ -209,3 +209,13 @@ def test_a_handler_that_cancels_its_worker_ends_it_with_an_error(
             process.wait()
     assert process.returncode == 1, said
     assert "CancelledError" in said
+
+
+def test_a_refused_password_is_one_line_without_a_traceback(app: Path, redis_server: servers.RealServer) -> None:
+    url = f"redis://nobody:wrong@127.0.0.1:{redis_server.port}"
+    worker = start(app, redis_server.port, "shop:orders", "--url", url)
+    output, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert "WRONGPASS" in output
+    assert "Traceback" not in output
+    assert "wrong@" not in output

@@ -15,7 +15,7 @@ from millstream.delivery import inspect
 from millstream.delivery.inspect import GroupState, StreamState
 from millstream.delivery.keys import Keys, can_share_slot
 from millstream.delivery.steps import Steps
-from millstream.errors import BackendError, ConfigError, ServerReplied
+from millstream.errors import BackendError, ConfigError, ServerReplied, Unavailable
 from millstream.printable import printable
 from millstream.worker.audit import audit_of
 
@@ -57,7 +57,9 @@ def _examine(pattern: str, url: str | None) -> Iterator[Finding]:
     try:
         backend = common.opened(url)
     except BackendError as error:
-        yield Finding("problem", "server", str(error), "millstream serve    # or: --url, MILLSTREAM_URL")
+        is_away = isinstance(error, Unavailable)
+        step = "millstream serve    # or: --url, MILLSTREAM_URL" if is_away else ""  # it answers: the text says why not
+        yield Finding("problem", "server", str(error), step)
         return
     with backend:
         yield Finding("ok", "server", f"{backend.url} answers; it has {', '.join(backend.capabilities.names())}")

@@ -16,7 +16,7 @@ import typer
 from millstream.aio import Stream as AsyncStream
 from millstream.cli.exits import Exit, Failure
 from millstream.cli.loading import load_object
-from millstream.errors import ConfigError
+from millstream.errors import BackendError, ConfigError
 from millstream.printable import LineFormatter, safe_logger
 from millstream.worker.runtime.stop_signals import StopSignals
 from millstream.worker.stream import Stream
@@ -106,7 +106,8 @@ def _run_all(streams: Sequence[Stream[Any] | AsyncStream[Any]], until_idle: bool
             else:
                 stream.run(signals=False, until_idle=until_idle)
         except BaseException as error:  # CancelledError and SystemExit too: an end that nobody asked for is a failure
-            logger.exception("the worker of %r has ended with an error", stream.name)
+            is_expected = isinstance(error, BackendError | ConfigError)  # the text says all; a traceback adds nothing
+            logger.error("the worker of %r has ended: %s", stream.name, error, exc_info=not is_expected)
             failures.append((stream, error))
             is_over.set()
         finally:
