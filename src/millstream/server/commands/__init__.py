@@ -51,7 +51,7 @@ del PLAIN[b"debug"], PLAIN[b"DEBUG"]
 
 
 def lookup(argv: list[bytes]) -> Command:
-    """The row of a request, its subcommand resolved, or the error; the arity is not looked at."""
+    """Return the row of a request or of its subcommand; raises the error if there is none. The arity is not checked."""
     row = _BY_NAME.get(argv[0]) or TABLE.get(argv[0].lower())
     if row is None:
         raise faults.unknown_command(argv[0], argv[1:])
@@ -66,7 +66,7 @@ def lookup(argv: list[bytes]) -> Command:
 
 
 def find(argv: list[bytes]) -> Command:
-    """The row of a request whose number of words is right, or the error."""
+    """Return the row of a request; raises the error if there is none or its number of words is wrong."""
     row = lookup(argv)
     if not row.fits(len(argv)):
         raise faults.wrong_arity(row.name)

@@ -81,7 +81,7 @@ def setuser(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 def _cut(word: bytes) -> bytes:
-    """A word up to its first NUL, as error texts repeat it."""
+    """Return a word up to its first NUL, as error texts show it."""
     return word.partition(b"\0")[0]
 
 
@@ -133,7 +133,7 @@ def dryrun(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 def _explained(user: bytes, denial: Denial) -> bytes:
-    """What an administrator is told of a denial."""
+    """Format a denial for an administrator."""
     who = b"User " + user + b" has no permissions to "
     match denial.kind:
         case Kind.COMMAND:

@@ -215,7 +215,7 @@ def debug(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 def _debug_object(call: ServerCall, key: bytes) -> Reply:
-    """What Redis tells of a value; its address is ours, and its clock is that of OBJECT IDLETIME."""
+    """Describe a value as Redis does. The address is one of this process, the clock that of OBJECT IDLETIME."""
     value = call.db.values.get(key)  # also one whose time is over: who debugs wants to see it
     if value is None:
         raise fault(NO_SUCH_KEY)
@@ -229,7 +229,7 @@ def _debug_object(call: ServerCall, key: bytes) -> Reply:
 
 
 def _generous_float(word: bytes) -> float:
-    """The number a word begins with, 0 if with none: how C reads it."""
+    """Return the number at the beginning of a word, or 0, as C reads it."""
     number = re.match(rb"\s*([0-9]*\.?[0-9]+)", word)
     return float(number[1]) if number else 0.0
 

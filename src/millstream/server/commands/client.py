@@ -36,7 +36,7 @@ Test = Callable[[Client], bool]
 
 
 def describe(hub: Services, session: Client, now_ms: int) -> bytes:
-    """A connection as a line of CLIENT LIST, without the line end."""
+    """Format a connection as a line of CLIENT LIST, without the line end."""
     sizes = sizes_of(session)
     fields = {
         "id": session.id,

@@ -77,14 +77,14 @@ def publish(table: dict[bytes, Command]) -> None:
 
 
 def _row(name: bytes) -> Command | None:
-    """A row by its full name, `xgroup|create` for a subcommand."""
+    """Find a row by its full name; a subcommand's is `xgroup|create`."""
     container, _, sub = name.lower().partition(b"|")
     row = _table.get(container)
     return row.subcommands.get(sub) if row is not None and sub else row
 
 
 def describe(row: Command) -> Reply:
-    """What COMMAND says of a command."""
+    """Describe a command as COMMAND does."""
     subcommands = [describe(sub) for sub in row.subcommands.values()]
     return [
         row.name.encode(),
@@ -269,7 +269,7 @@ def list_(call: ServerCall, argv: list[bytes]) -> Reply:
 
 
 def _keys_of(argv: list[bytes]) -> tuple[Command, list[int]]:
-    """The command of a call, and where its keys stand."""
+    """Return the command of a call and the positions of its keys."""
     row = _table.get(argv[0].lower())
     if row is not None and row.subcommands and len(argv) > 1:
         row = row.subcommands.get(argv[1].lower())

@@ -69,7 +69,7 @@ def _clients(hub: Services, now_ms: int) -> Iterator[Field]:
 
 
 def _resident_bytes() -> int:
-    """The memory of this process, where the system tells it."""
+    """Return the memory of this process, or 0 where the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -270,7 +270,7 @@ _EXTRA: Final = frozenset({"Commandstats", "Latencystats"})  # only when asked f
 
 
 def _chosen(words: list[bytes]) -> list[str]:
-    """The titles of the sections that were asked for, in their fixed order."""
+    """Return the titles of the requested sections in their fixed order."""
     asked = {word.lower().decode("latin-1") for word in words}
     everything = bool(asked & {"all", "everything"})
     usual = not asked or "default" in asked

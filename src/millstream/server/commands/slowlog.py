@@ -91,7 +91,7 @@ def _drawn(event: str, peaks: Peaks, now_s: int) -> str:
 
 
 def _mark(height: int) -> str:
-    """What a bar that reaches so far above the foot of a row shows in it."""
+    """Return the character of a bar that ends this far above the bottom of a row."""
     if height < 0:
         return " "
     return _MARKS[height] if height < len(_MARKS) else "|"

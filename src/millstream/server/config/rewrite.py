@@ -18,7 +18,7 @@ _SEVERAL_WORDS: Final = frozenset({"bind", "client-output-buffer-limit", "latenc
 
 
 def rewritten(text: bytes, values: Mapping[str, bytes], defaults: Mapping[str, bytes], users: Iterable[bytes]) -> bytes:
-    """The new text. `values` are the settings now, `users` lines that declare users, both as they are to be read."""
+    """Return the new text. `values` are the current settings, `users` the lines that declare users."""
     lines: list[bytes] = []
     written: set[str] = set()
     declared = False
@@ -42,7 +42,7 @@ def _missing(values: Mapping[str, bytes], defaults: Mapping[str, bytes], written
 
 
 def _ended(lines: list[bytes], settings: list[bytes], users: list[bytes]) -> list[bytes]:
-    """The lines, and behind them what stood nowhere."""
+    """Return the changed lines, then the lines for settings and users that the text did not have."""
     while lines and not lines[-1].strip():
         lines.pop()
     added = settings + users

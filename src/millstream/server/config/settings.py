@@ -38,7 +38,7 @@ class Option:
     adds: bool = False  # a new value changes only those parts of the old one that it names
 
     def read(self, word: bytes, old: bytes = b"") -> bytes:
-        """The value that a word stands for, given the one before it."""
+        """Return the value of a word; `old` is the current value."""
         return self.parse(old + b" " + word if self.adds else word)
 
 
@@ -48,7 +48,7 @@ _SAVE_POINT: Final = re.compile(rb"\s*([0-9]+)\s+([0-9]+)(?=\s|$)")
 
 
 def integer(low: int = 0, high: int = I64_MAX) -> Parse:
-    """A whole number in a range."""
+    """Parse an integer in a range."""
 
     def parse(word: bytes) -> bytes:
         value = as_integer(word)
@@ -62,7 +62,7 @@ def integer(low: int = 0, high: int = I64_MAX) -> Parse:
 
 
 def memory(low: int = 0, high: int = I64_MAX) -> Parse:
-    """A number of bytes, with a unit if need be; nothing at all is 0."""
+    """Parse a number of bytes, with an optional unit; an empty word is 0."""
 
     def parse(word: bytes) -> bytes:
         found = _MEMORY.fullmatch(word)
@@ -79,7 +79,7 @@ def memory(low: int = 0, high: int = I64_MAX) -> Parse:
 
 
 def _memory_or_percent(word: bytes) -> bytes:
-    """A number of bytes, or a share of `maxmemory`."""
+    """Parse a number of bytes or a percentage of `maxmemory`."""
     if share := re.fullmatch(rb"([0-9]+)%", word):
         if int(share[1]) > 100:
             raise BadValue("percentage argument must be less or equal to 100")
@@ -119,7 +119,7 @@ def text(word: bytes) -> bytes:
 
 
 def _name_in_dir(setting: str, kind: str = "filename") -> Parse:
-    """The name of a file or directory inside `dir`."""
+    """Parse the name of a file or directory inside `dir`."""
 
     def parse(word: bytes) -> bytes:
         if not word:
@@ -325,7 +325,7 @@ class Config:
     __slots__ = ("_values",)
 
     def __init__(self, given: dict[str, str] | None = None) -> None:
-        """The defaults, with those that are given at start: here even immutable ones can be set."""
+        """Set the defaults and the settings given at start, which may include immutable ones."""
         self._values = {name: option.default for name, option in OPTIONS.items()}
         for name, value in (given or {}).items():
             if name not in OPTIONS:
@@ -349,7 +349,7 @@ class Config:
         return self._values[name] == b"yes"
 
     def find(self, patterns: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The settings that fit one of the patterns; a plain name comes back in the case it was asked in."""
+        """Return the settings that match a pattern; a plain name keeps the case of the request."""
         found: dict[bytes, bytes] = {}
         for pattern in patterns:
             if not re.search(rb"[*?\[]", pattern):
@@ -362,7 +362,7 @@ class Config:
         return found
 
     def _shown(self, name: str) -> bytes:
-        """A value as CONFIG GET answers it."""
+        """Format a value as CONFIG GET does."""
         return _shown_events(self._values[name]) if name == "notify-keyspace-events" else self._values[name]
 
     def change(self, words: list[bytes]) -> list[str]:
@@ -401,7 +401,7 @@ class Config:
 
 
 def defaults() -> dict[str, bytes]:
-    """What each setting is unless it is set."""
+    """Return the default of each setting."""
     return {name: option.default for name, option in OPTIONS.items()}
 
 

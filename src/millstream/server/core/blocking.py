@@ -181,7 +181,7 @@ class Alarms:
         return min(times, default=None)
 
     def pop_expired(self, now_ms: int) -> Waiter | None:
-        """A waiter whose deadline has passed, or None."""
+        """Remove and return a waiter whose deadline has passed, or None."""
         first = self._first_deadline()
         if first is None or first[0] > now_ms:
             return None
@@ -189,7 +189,7 @@ class Alarms:
         return first[1]
 
     def pop_claimable(self, now_ms: int) -> Place | None:
-        """A key that has become due for a look, or None."""
+        """Remove and return a key that is due for a check, or None."""
         first = self._first_claim()
         if first is None or first[0] > now_ms:
             return None

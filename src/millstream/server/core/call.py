@@ -54,7 +54,7 @@ class ServerCall(CommandContext):
             self.logged.append(((db or self.db).index, argv))
 
     def touch(self, key: bytes, db: Database | None = None) -> None:
-        """The key was modified in a way that WATCH must see."""
+        """Note that the key was modified in a way that WATCH must see."""
         if len(self.hub.watches) or self.hub.counts_memory or self.hub.tracking.is_on:
             self.touches.append(((db or self.db).index, key))
 

@@ -112,7 +112,7 @@ class Hub:
         journal: Journal | None = None,
         users: Iterable[Sequence[bytes]] = (),
     ) -> None:
-        """Settings are named as in CONFIG, users as in `user` lines of a configuration file: a name and rules.
+        """Create a hub. Settings are named as in CONFIG; a user is a name and rules, as in a configuration file.
 
         With a clock of your own nothing happens by itself: call `tick`.
         """
@@ -209,7 +209,7 @@ class Hub:
             self.count_anew()
 
     def count_anew(self) -> None:
-        """The keyspace was filled by something else than commands."""
+        """Measure the memory of all keys after something other than commands has filled the keyspace."""
         if self.counts_memory:
             self.memory.recount()
 
@@ -221,7 +221,7 @@ class Hub:
         address: bytes = b"",
         local_address: bytes = b"",
     ) -> Session:
-        """A connection. Output goes to `send`; `closed` is called when the server ends it."""
+        """Open a connection. Its output goes to `send`; `closed` is called when the server ends it."""
         with self.lock:
             number = next(self._ids)
             session = Session(self, send, closed, number=number, address=address, local_address=local_address)
@@ -300,7 +300,7 @@ class Hub:
             return waiter
 
     def recover(self) -> None:
-        """A connection has failed in the middle of its work: let the others go on."""
+        """Let other connections go on after one has failed in the middle of its work."""
         with self.lock:
             self.finish()
 
@@ -367,7 +367,7 @@ class Hub:
         self.observed = bool(self._journal is not None or self.is_told or self.has_waiters or self.monitors)
 
     def apply_setting(self, name: str) -> None:
-        """A setting has a new value: act on it."""
+        """Act on the new value of a setting."""
         settings = self.keyspace.settings
         if name == "notify-keyspace-events":
             self.letters = keyspace_events.parse(self.config[name]) or frozenset()
@@ -585,13 +585,13 @@ class Hub:
             raise
 
     def log_in_database(self, db: int) -> None:
-        """What commands on the short way log from now on happens in this database."""
+        """Use this database for the log lines of fast paths from now on."""
         if self.encoded:
             self.hand_in()
         self.encoded_db = db
 
     def look_after_others(self, gate: Gate) -> bool:
-        """A script takes long: hear others meanwhile, who get through this gate or its error; whether that can be done.
+        """Serve other connections, through this gate, while a script runs. Returns whether that is possible.
 
         What they do must not touch what the script has begun: nothing is logged, handed out or sent but their replies.
         """
@@ -693,15 +693,15 @@ class Hub:
         self.sessions.pop(session.id, None)
 
     def resume_later(self, session: Session) -> None:
-        """A session has more to do once the current one is through."""
+        """Let a session go on after the current one."""
         self._resumable.append(session)
 
     def send_later(self, session: Session) -> None:
-        """A session has output."""
+        """Note that a session has output to send."""
         self._unsent.append(session)
 
     def close_later(self, session: Session) -> None:
-        """A session is to be forgotten once the current command is through."""
+        """Forget a session after the current command."""
         self._leaving.append(session)
 
     def _write_log(self) -> None:
@@ -812,7 +812,7 @@ class _Caller:
 
 
 def _alone(error: CommandError) -> CommandError:
-    """The error without its history, whose frames have the error: only the collector would find them."""
+    """Return the error without its history, whose frames refer to the error and would need the garbage collector."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

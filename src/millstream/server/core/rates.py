@@ -26,7 +26,7 @@ class Rates:
     __slots__ = ("_counted", "_samples")
 
     def __init__(self, counted: Callable[[], tuple[int, int, int]]) -> None:
-        """`counted` returns commands, bytes in and bytes out since the start."""
+        """Use `counted`, which returns commands, bytes in and bytes out since the start."""
         self._counted = counted
         self._samples: deque[Totals] = deque(maxlen=_SAMPLES)
 
@@ -39,7 +39,7 @@ class Rates:
         self._samples.append(self.totals())
 
     def forget(self) -> None:
-        """The totals start again at zero."""
+        """Follow totals that start again at zero."""
         self._samples.clear()
 
     def per_second(self) -> tuple[float, float, float]:

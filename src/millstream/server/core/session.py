@@ -202,7 +202,7 @@ class Session:
         self.follow_limits()
 
     def start_over(self) -> None:
-        """The state of a fresh connection, as far as RESET brings it back."""
+        """Reset the connection to its first state, as RESET does."""
         self.protocol = 2
         self.db = 0
         self.name = b""
@@ -274,7 +274,7 @@ class Session:
                 self.hub.finish()
 
     def close(self) -> None:
-        """The peer has gone: forget it. A command that blocks has taken nothing."""
+        """Forget a peer that has gone. A command that blocks has taken nothing."""
         with self.hub.lock:
             if self.hub.is_busy:  # garbage collection came between: not while lists are being walked
                 self.hub.close_later(self)
@@ -502,7 +502,7 @@ class Session:
         return setting == b"yes" or (setting == b"local" and is_local)
 
     def refusal(self, row: Command, argv: list[bytes]) -> CommandError | None:
-        """What one of the hub's gates has against a command: access control, memory, a log that cannot be written."""
+        """Return a gate's reason to refuse a command, or None: access control, memory, a log that cannot be written."""
         for gate in tuple(self.hub.gates):  # one whose reason has gone removes itself
             refusal = gate(self, row, argv)
             if refusal is not None:
@@ -552,7 +552,7 @@ class Session:
             hub.commit()
 
     def resume(self, reply: Reply) -> None:
-        """The command that blocked has its reply."""
+        """Answer the command that blocked."""
         waiter, self.waiter = self.waiter, None
         self.commands += 1
         start = len(self._output)
@@ -563,7 +563,7 @@ class Session:
         self.hub.resume_later(self)
 
     def run_later(self, argv: list[bytes]) -> None:
-        """A request that had to wait for the end of a pause comes before those behind it."""
+        """Run a request that waited for the end of a pause before those that came after it."""
         self.waiter = None
         self._pending.appendleft(argv)
         self.hub.resume_later(self)
@@ -591,12 +591,12 @@ class Session:
         return bool(self._output)
 
     def _note_provisional(self, start: int) -> None:
-        """The output from here on is a reply that promises something that is not certain yet."""
+        """Mark the output from `start` on as a reply that holds only once the log is written."""
         if self.hub.before_replies is not None and len(self._output) > start:
             self._provisional.append((start, len(self._output)))
 
     def take_back(self, error: CommandError) -> None:
-        """What was changed could not be made certain: an error goes out instead of each reply that promised it."""
+        """Replace each reply that promised a change by an error, because the log could not be written."""
         for start, end in self._provisional:
             self._output[start:end] = [encode(error, self.protocol)] + [b""] * (end - start - 1)
             self.hub.stats.count_error(error)
@@ -626,7 +626,7 @@ class Session:
             self._write(data)
 
     def send_deferred(self) -> None:
-        """The reply is written: now the messages its command caused."""
+        """Send the messages that a command caused, after its reply."""
         if self._deferred:
             deferred, self._deferred = b"".join(self._deferred), []
             self._unsent = max(0, self._unsent - len(deferred))  # counted when they were deferred

@@ -31,7 +31,7 @@ class CommandStats:
         return list(rows.items())
 
     def _complete(self) -> dict[int, int]:
-        """The spread of all calls; those that were timed together count as average ones."""
+        """Return the distribution of all call times; calls timed together count as average ones."""
         missing = self.calls - sum(self.spread.values())
         if missing <= 0:
             return self.spread
@@ -39,13 +39,13 @@ class CommandStats:
         return self.spread | {bits: self.spread.get(bits, 0) + missing}
 
     def percentile(self, share: float) -> float:
-        """The microseconds that this share (0 to 1) of the calls stays below, to the next power of two."""
+        """Return the microseconds below which this share (0 to 1) of the calls stays, to the next power of two."""
         rows = self.cumulative()
         return float(next((limit for limit, calls in rows if calls >= share * rows[-1][1]), 0))
 
 
 def _microseconds(bits: int) -> int:
-    """The end of a range of times as Redis prints it: its ranges are a little wider from 2**15 nanoseconds on."""
+    """Return the end of a range of times as Redis prints it; from 2**15 nanoseconds on its ranges are wider."""
     end = 1 << max(bits, 10)
     return (end if end < 1 << 15 else end + end // 128 - 1) // 1000
 
@@ -74,7 +74,7 @@ class Stats:
     slowest_ns: int = 0
 
     def of(self, name: str) -> CommandStats:
-        """The counters of a command."""
+        """Return the counters of a command."""
         counters = self.by_command.get(name)
         if counters is None:
             counters = self.by_command[name] = CommandStats()
@@ -88,13 +88,13 @@ class Stats:
         counters.nanoseconds += nanoseconds
 
     def count_error(self, error: CommandError) -> None:
-        """An error is sent."""
+        """Count an error that is sent."""
         self.errors += 1
         code = error.code
         self.by_error[code] = self.by_error.get(code, 0) + 1
 
     def count_slow(self, name: str, nanoseconds: int) -> None:
-        """A command goes into the slow log."""
+        """Count a command that goes into the slow log."""
         for counters in (self, self.of(name)):
             counters.slow += 1
             counters.slow_ns += nanoseconds

@@ -139,7 +139,7 @@ class ClientMemory:
         return [session for session in list(self._hub.sessions.values()) if not session.is_cut]
 
     def look_soon(self) -> None:
-        """A client takes much more than before."""
+        """Check the limit after the memory of a client has grown much."""
         if self.is_limited:
             self.look()
 

@@ -39,7 +39,7 @@ class ServiceManager:
     """Whoever started this process and wants to hear of it; nobody unless `supervised` says so."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ConfigError for a manager that is not known here."""
+        """Set up the notifications; raises ConfigError for an unknown manager."""
         mode = config["supervised"]
         if mode == b"upstart":
             raise ConfigError("supervised upstart: not known here; use systemd, auto or no")
@@ -53,7 +53,7 @@ class ServiceManager:
         self._notify(f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections")
 
     def stopping(self) -> None:
-        """The server is about to end."""
+        """Notify the manager that the server is about to end."""
         self._notify("STOPPING=1\nSTATUS=Stopping")
 
     def _notify(self, text: str) -> None:

@@ -212,7 +212,7 @@ class Connection:
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; what it was answered goes out, what it waits for is given up."""
+        """Handle the end of the peer's input: send its replies and give up what it waits for."""
         session = self.session
         if session is not None and session.waiter is None and (session.is_behind or session.is_held):
             self._ends_when_idle = True  # whole requests that came before are answered first
@@ -388,7 +388,7 @@ class Connection:
         return self.backlog()[0] <= (limit.hard or limit.soft or UNREAD)
 
     def _after_choked_write(self) -> None:
-        """A peer that reads nothing was given more: it may be too much, or enough for now."""
+        """Check output limits after output for a peer that does not read, and pause its requests if needed."""
         self.check_output()
         session = self.session
         if session is not None and not session.is_held and not self._may_run_on(session):
@@ -397,7 +397,7 @@ class Connection:
     # Waiting, idling, ending
 
     def _wait_for_reply(self, session: Session, size: int) -> None:
-        """Requests that have to wait are kept, as much as a client's query buffer may hold."""
+        """Buffer requests that have to wait, up to the limit of the query buffer."""
         self._waited_bytes += size
         if self._waited_bytes > session.hub.config.number("client-query-buffer-limit"):
             logger.warning("Closing a client that sends without end while it waits: %d", session.id)
@@ -466,7 +466,7 @@ class Connection:
 
 
 def addresses(transport: Any) -> tuple[bytes, bytes]:
-    """The peer's address and ours, as CLIENT LIST shows them."""
+    """Return the peer's address and ours, as CLIENT LIST shows them."""
     peer, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if isinstance(ours, tuple):
         return _printed(peer), _printed(ours)

@@ -142,7 +142,7 @@ class Reactor:
             self._epoll.register(fd, mask)
 
     def forget(self, fd: int) -> None:
-        """This stream is closed."""
+        """Remove a transport that is closed."""
         if self._streams.pop(fd, None) is not None and not self._epoll.closed:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(fd)
@@ -245,7 +245,7 @@ class SocketTransport:
             self._reactor.watch(self, self._fd, mask)
 
     def handle(self, event: int) -> None:
-        """The socket is ready."""
+        """Handle a ready socket."""
         if event == _IN:
             try:
                 data = self._recv(_READ)
@@ -270,7 +270,7 @@ class SocketTransport:
                 self._lose(None)  # it is broken, and nobody reads from it
 
     def handle_aside(self, event: int, waiting: set[RequestSource]) -> None:
-        """The socket is ready in the middle of a turn: what it sends is not for the end of that."""
+        """Handle a ready socket in the middle of a turn: its requests must not wait for the end of that turn."""
         if self._protocol in waiting:
             return
         self._is_aside = True
@@ -412,7 +412,7 @@ class SocketTransport:
             logger.error("A socket failed in a way it must not, closing it", exc_info=error)
 
     def _lose(self, error: OSError | None) -> None:
-        """The socket is of no more use. The protocol learns of it in a turn of its own."""
+        """Give up the socket. The protocol is notified in a later turn of the loop."""
         if self._is_lost:
             return
         self._is_lost = self._is_closing = True
@@ -444,7 +444,7 @@ class SocketTransport:
 
 
 def open_listening_unix(path: str, backlog: int) -> socket.socket:
-    """A unix socket that listens; one that was left behind at the path is replaced."""
+    """Open a listening unix socket; a stale one at the path is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.stat(path).st_mode):
             os.unlink(path)

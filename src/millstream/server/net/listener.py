@@ -199,7 +199,7 @@ class Listener:
     # Who is let in
 
     def refusal(self, address: bytes) -> bytes | None:
-        """What to tell a new client that cannot stay, or None."""
+        """Return the error for a new client that is not admitted, or None."""
         config = self.hub.config
         if len(self.connections) >= config.number("maxclients"):
             self.hub.stats.rejected_connections += 1
@@ -214,7 +214,7 @@ class Listener:
         return host == self.unix_socket or is_loopback(host.removeprefix("::ffff:"))
 
     def leave(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Remove a closed connection."""
         self.connections.pop(connection, None)
         if not self.connections:
             self._is_empty.set()

@@ -48,7 +48,7 @@ def read_output_limits(text: bytes) -> dict[str, OutputLimit]:
 
 
 def print_output_limits(limits: dict[str, OutputLimit]) -> bytes:
-    """The limits as CONFIG GET shows them."""
+    """Format the limits as CONFIG GET does."""
     return b" ".join(
         b"%b %d %d %d" % (name.encode(), *limits[name]) for name in ("normal", "slave", "pubsub") if name in limits
     )

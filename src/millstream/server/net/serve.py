@@ -113,7 +113,7 @@ class Server:
 
 
 def _nothing() -> None:
-    """What SIGHUP does unless somebody wants more."""
+    """Do nothing on SIGHUP."""
 
 
 class BackgroundServer:

@@ -43,7 +43,7 @@ def server_context(config: Config) -> ssl.SSLContext:
 
 
 def _versions(text: str) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    """The oldest and the newest version that is spoken; 1.2 and later unless told."""
+    """Return the oldest and the newest accepted version; the default is 1.2 and later."""
     words = text.lower().split()
     unknown = [word for word in words if word not in _VERSIONS]
     if unknown:

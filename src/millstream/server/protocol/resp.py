@@ -31,7 +31,7 @@ LARGE: Final = 4096  # bytes of a bulk string that is sent without being copied
 
 
 def encode(reply: Reply, protocol: int) -> bytes:
-    """The bytes of a reply in RESP2 or RESP3."""
+    """Encode a reply in RESP2 or RESP3."""
     if isinstance(reply, int):
         return b":%d\r\n" % reply
     if type(reply) is bytes:
@@ -133,7 +133,7 @@ _APPEND: Final[dict[type, Callable[[list[bytes], Any, int], None]]] = {
 
 
 def quoted(word: bytes) -> bytes:
-    """A word as MONITOR shows it, in double quotes with its escapes."""
+    """Quote a word as MONITOR does, in double quotes with escapes."""
     return b'"' + _QUOTE.sub(_escape, word) + b'"'
 
 
@@ -256,7 +256,7 @@ class RequestDecoder:
         return not (self._rest or self._count >= 0 or self.restricted or self.parsed)
 
     def next(self) -> list[bytes] | None:
-        """The next request, or None until there is more."""
+        """Return the next request, or None until more bytes come."""
         if self.parsed:
             return self.parsed.popleft()
         if not self._rest:
@@ -381,7 +381,7 @@ class RequestDecoder:
         return words
 
     def _take_length(self, line: str, what: str, most: int, most_restricted: int) -> int | None:
-        """The number in a header line that is there as a whole, or None."""
+        """Return the number in a header line, or None until the line is complete."""
         end = self._rest.find(b"\r", 0, MAX_LINE + 1)
         if end < 0:
             if len(self._rest) > MAX_LINE:
@@ -436,7 +436,7 @@ def _new_reader() -> Any:
 
 
 def parse_log(data: bytes) -> list[list[bytes]]:
-    """The commands of a piece of a log, which holds whole ones."""
+    """Parse a piece of a log that holds whole commands."""
     reader = _new_reader()
     reader.feed(data)
     return list(iter(reader.gets, _NOT_ENOUGH))
@@ -530,7 +530,7 @@ _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 
 
 def split_words(line: bytes) -> list[bytes] | None:
-    """The words of an inline request; None if its quotes do not match. Nothing is read behind a NUL."""
+    """Split an inline request into words; None if its quotes do not match. Bytes after a NUL are ignored."""
     line = line.split(b"\0", 1)[0]
     if not _SPECIAL.search(line):
         return line.split()
@@ -558,7 +558,7 @@ def _skip_blanks(line: bytes, at: int) -> int:
 
 
 def _unquoted(part: re.Match[bytes]) -> bytes:
-    """What a piece of a word stands for: double quotes know many escapes, single quotes only that of a quote."""
+    """Decode a piece of a word: double quotes have many escapes, single quotes only that of a quote."""
     if part.lastgroup == "double":
         return _ESCAPE.sub(_unescape, part["double"])
     if part.lastgroup == "single":

@@ -34,7 +34,7 @@ _STRING: Final = b"\x04"
 
 
 def linked(dumped: bytes) -> bytes:
-    """The same program with both changes made."""
+    """Return the program with both changes."""
     return dumped[:_HEADER] + _Walk(dumped).function()
 
 
@@ -49,7 +49,7 @@ class _Walk:
         self._word = struct.Struct(_ORDER + ("Q" if dumped[8] == 8 else "I"))  # size_t of this build
 
     def function(self) -> bytes:
-        """The function that begins here, changed."""
+        """Return the changed function that begins here."""
         begin = self._at
         self._skip_text()
         lines = self._take(8)
@@ -65,7 +65,7 @@ class _Walk:
         return changed
 
     def _padded(self, inner: bytes, lines: bytes, upvalues: int, parameters: int) -> bytes:
-        """A function without parameters that calls the inner one, which shares its upvalues, with enough of them."""
+        """Return a function without parameters that calls the inner one with enough arguments; they share upvalues."""
         code = [
             _abx(_CLOSURE, 0, 0),
             *(_abc(_GETUPVAL, 0, number, 0) for number in range(upvalues)),

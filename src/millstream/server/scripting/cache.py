@@ -81,11 +81,11 @@ class Scripts:
             self._forget(sha)
 
     def find(self, sha: bytes) -> CachedScript | None:
-        """A script by its hash, in capitals or not."""
+        """Find a script by its hash, in either case."""
         return self._by_sha.get(sha.lower())
 
     def flags_of(self, word: bytes, *, is_body: bool) -> frozenset[str]:
-        """What a script declares, by its body or hash; nothing if it is unknown or cannot be read."""
+        """Return the flags of a script by its body or hash; no flags if it is unknown or cannot be parsed."""
         if not is_body:
             script = self.find(word)
             return script.flags or frozenset() if script is not None else frozenset()
@@ -117,7 +117,7 @@ class Scripts:
 
 
 def parted(body: bytes) -> tuple[frozenset[str] | None, bytes]:
-    """The flags that a first line like `#!lua flags=no-writes` declares, and the text, its lines in their places."""
+    """Return the flags of a first line like `#!lua flags=no-writes`, and the text with its line numbers kept."""
     if not body.startswith(b"#!"):
         return None, body
     line, newline, rest = body.partition(b"\n")

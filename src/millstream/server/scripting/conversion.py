@@ -27,7 +27,7 @@ MakeTable = Callable[[Any], Any]  # a Lua table of a list or a dict
 
 
 def argument_text(number: float) -> bytes:
-    """A number that a script gives to a command."""
+    """Format a number that a script passes to a command."""
     if number != number:
         return b"-nan" if math.copysign(1.0, number) < 0 else b"nan"
     return double_text(float(number)) if number else b"0"
@@ -45,7 +45,7 @@ def unpacked(packed: bytes) -> list[bytes]:
 
 
 def to_lua(reply: Reply, version: int, table: MakeTable) -> Any:
-    """A reply as what lupa makes the Lua value of; None is nil."""
+    """Convert a reply to what lupa makes the Lua value of; None is nil."""
     kind = type(reply)
     if kind is bytes or kind is int:
         return reply
@@ -61,7 +61,7 @@ def _null(reply: Reply, version: int, table: MakeTable) -> Any:
 
 
 def _encoded(reply: Encoded, version: int, table: MakeTable) -> Any:
-    """What was kept as RESP: entries, which hold nothing but arrays, text, integers and nulls."""
+    """Decode a reply that was encoded before: entries hold only arrays, text, integers and nulls."""
     reader = hiredis.Reader()
     reader.feed(reply)
     return to_lua(reader.gets(), version, table)

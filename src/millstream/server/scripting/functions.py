@@ -48,7 +48,7 @@ class Function:
     flags: frozenset[str]
 
     def describe(self) -> Reply:
-        """What FUNCTION LIST says of it."""
+        """Describe it as FUNCTION LIST does."""
         flags = Members(Simple(flag.encode()) for flag in FLAGS if flag in self.flags)
         return Pairs([b"name", self.name, b"description", self.description, b"flags", flags])
 
@@ -63,7 +63,7 @@ class Library:
     functions: dict[bytes, Function] = field(default_factory=dict)
 
     def describe(self, *, with_code: bool) -> Reply:
-        """What FUNCTION LIST says of it."""
+        """Describe it as FUNCTION LIST does."""
         functions: list[Reply] = [function.describe() for function in self.functions.values()]
         text = Pairs([b"library_name", self.name, b"engine", _ENGINE, b"functions", functions])
         if with_code:
@@ -159,7 +159,7 @@ class Libraries:
         self._exchange(list(self._by_name.values()), [])
 
     def describe(self, pattern: bytes | None, *, with_code: bool) -> Reply:
-        """The libraries whose names fit."""
+        """Describe the libraries whose names match."""
         fits = compiled(pattern, True) if pattern is not None else None
         return [
             library.describe(with_code=with_code)
@@ -183,14 +183,14 @@ class Libraries:
         )
 
     def flags_of(self, function: bytes) -> frozenset[str]:
-        """What a function declares; nothing if there is none."""
+        """Return the flags of a function; no flags if there is no such function."""
         if function not in self:
             return frozenset()
         library, name = self._found(function)
         return library.functions[name].flags
 
     def _found(self, function: bytes) -> tuple[Library, bytes]:
-        """The library of a function that is there, and the function's name as the library has it."""
+        """Return the library of an existing function, and the function's name as the library has it."""
         library = self._by_function[function.lower()]
         return library, next(name for name in library.functions if name.lower() == function.lower())
 
@@ -279,7 +279,7 @@ def _codes_in(payload: bytes) -> Iterable[bytes]:
 
 
 def parted(code: bytes) -> tuple[bytes, bytes]:
-    """The name of a library, from a first line like `#!lua name=orders`, and its text, lines in their places."""
+    """Return the library's name from a first line like `#!lua name=orders`, and the text with its line numbers kept."""
     if not code.startswith(b"#!"):
         raise fault("ERR Missing library metadata")
     line, newline, rest = code.partition(b"\n")

@@ -66,7 +66,7 @@ class ScriptHost(Protocol):
         """Whether the script must end, or why; called again and again while it runs."""
 
     def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
-        """The library that is being loaded has this function."""
+        """Register a function of the library that is being loaded."""
 
 
 class Interpreter:
@@ -112,7 +112,7 @@ class Interpreter:
         self._lift()
 
     def _functions(self) -> dict[bytes, Callable[..., Any]]:
-        """What Lua may call. Each lifts the limit first: whatever it returns or raises is allocated without one."""
+        """Return the functions that Lua may call. Each lifts the memory limit first, also for its result or error."""
         return {
             b"allowed": self._allowed,
             b"double_text": self._double_text,
@@ -274,7 +274,7 @@ class Interpreter:
 
 
 def _truncated(number: float) -> int:
-    """A number as C makes an integer of it; those that do not fit all become the same."""
+    """Convert a number to an integer as C does; all that do not fit become the same one."""
     return int(number) if math.isfinite(number) and abs(number) < 2**63 else -(2**63)
 
 

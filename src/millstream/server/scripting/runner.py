@@ -177,7 +177,7 @@ class Runner:
             self._register = None
 
     def _session_for(self, caller: Client) -> Client:
-        """The session that the script's commands belong to."""
+        """Return the session that the script's commands belong to."""
         session = self._session
         if session is None:
             session = self._session = self._open_session()
@@ -225,7 +225,7 @@ class Runner:
         return reply
 
     def _checked(self, session: Client, argv: list[bytes]) -> Command:
-        """The row of a command that the script may run, or the reason why not, in Redis's order."""
+        """Return the row of a command; raises the reason why the script may not run it, checked in Redis's order."""
         row = self._found(argv)
         refusal = None
         if not row.fits(len(argv)):
@@ -241,7 +241,7 @@ class Runner:
         return row
 
     def _found(self, argv: list[bytes]) -> Command:
-        """The row of a command; one of a container must name its subcommand."""
+        """Return the row of a command; a container needs a subcommand."""
         try:
             row = self._lookup(argv)
         except CommandError as error:
@@ -252,7 +252,7 @@ class Runner:
         return row
 
     def _refusal(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
-        """What the hub's gates have against a command."""
+        """Return a gate's reason to refuse a command, or None."""
         access, memory = self._hub.access, self._hub.memory
         assert self._caller is not None
         for gate in self._hub.gates:
@@ -298,7 +298,7 @@ class Runner:
         return not self._has_written
 
     def busy(self, session: Client, row: Command, argv: list[bytes]) -> CommandError | None:
-        """The gate that others meet while a script takes long."""
+        """Refuse commands of others while a script takes long, unless they are allowed then."""
         is_allowed = "allow_busy" in row.flags and (row.name != "shutdown" or b"NOSAVE" in map(bytes.upper, argv[1:]))
         return None if is_allowed else self._busy_error()
 
@@ -307,7 +307,7 @@ class Runner:
         return fault(f"BUSY Redis is busy running a script. You can only call {kill} or SHUTDOWN NOSAVE.")
 
     def running(self) -> Reply:
-        """What FUNCTION STATS tells of the function that runs; an error if it is a script."""
+        """Describe the running function as FUNCTION STATS does; raises an error if it is a script."""
         if self._caller is None:
             return None
         if self._command is None:
@@ -326,12 +326,12 @@ class Runner:
         self._end = _KILLED
 
     def abandon(self) -> None:
-        """The server ends: end the script that runs, if one does, and let nothing stay of it."""
+        """End the running script, if there is one, because the server ends; nothing of it is kept."""
         if self._caller is not None:
             self._end = _KILLED
             self._hub.forget_log()
 
     def register(self, name: bytes, description: bytes | None, flags: frozenset[str]) -> None:
-        """The library that is being loaded has this function."""
+        """Register a function of the library that is being loaded."""
         assert self._register is not None
         self._register(name, description, flags)
