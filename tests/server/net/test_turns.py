@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ours import WAIT_S, Process, read_until
+from tests.support.ours import WAIT_S, Process, eventually, read_until
 from tests.support.wire import Wire, pack
 
 FLOODS = {
@@ -161,6 +161,30 @@ def test_replies_that_nobody_reads_take_little_memory_and_none_of_others_time(op
             received = 0
             while received < MANY * len(REPLY):  # and it gets all of them when it reads
                 received += len(sock.recv(1 << 20))
+
+
+MESSAGES = {
+    "MONITOR": pack([b"MONITOR"]),
+    "CLIENT TRACKING": pack([b"HELLO", b"3"]) + pack(b"CLIENT TRACKING ON BCAST".split()),
+    "SUBSCRIBE": pack([b"SUBSCRIBE", b"__keyspace@0__:k"]) + pack([b"PSUBSCRIBE", b"*"]),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_peer_that_reads_no_messages_is_closed_at_the_default_limit(open_server: Process, name: str) -> None:
+    with Wire(open_server.port) as wire:
+        wire.ask(b"FLUSHALL")
+        wire.ask(b"CONFIG", b"SET", b"notify-keyspace-events", b"KEA")
+        wire.ask(b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 0 0 0 pubsub 32mb 8mb 60")
+        with silent(open_server.port, MESSAGES[name]):
+            eventually(lambda: not is_alone(wire))
+            for number in range(3000):
+                wire.ask(b"SET", b"%d" % number + b"k" * 50_000, b"1")
+                if is_alone(wire):
+                    break
+            assert eventually(lambda: is_alone(wire))
+        wire.ask(b"FLUSHALL")
+        wire.ask(b"CONFIG", b"SET", b"notify-keyspace-events", b"")
 
 
 TOO_MUCH = {

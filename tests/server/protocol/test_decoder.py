@@ -30,6 +30,7 @@ def decode(data: bytes, step: int, decoder: RequestDecoder | None = None) -> lis
     return found
 
 
+FOREIGN = [bytes([mark]) for mark in b"+-:,#(_~>%|=!.$"]  # a header with one of these is an inline request
 GOOD = [
     (PING, [[b"PING"]]),
     (b"PING\r\n", [[b"PING"]]),
@@ -44,6 +45,11 @@ GOOD = [
     (pack([b"ECHO", b"\r\n+x" * 200]) + PING, [[b"ECHO", b"\r\n+x" * 200], [b"PING"]]),
     (pack([b"DEL", *[b"k"] * 100]), [[b"DEL", *[b"k"] * 100]]),
     (MANY + b"PING\r\n" + MANY, [[b"PING"]] * 121),
+    *((MANY + mark + b"1\r\n" + MANY, [[b"PING"]] * 60 + [[mark + b"1"]] + [[b"PING"]] * 60) for mark in FOREIGN),
+    *(
+        (MANY + mark + b"1\r\n$4\r\nPING\r\n", [[b"PING"]] * 60 + [[mark + b"1"], [b"$4"], [b"PING"]])
+        for mark in FOREIGN
+    ),
     (pack([b"ECHO", b"x" * 20000]) * 2, [[b"ECHO", b"x" * 20000]] * 2),
 ]
 BROKEN = [

@@ -102,6 +102,10 @@ class Tracking:
         """Return the options of a session, or None if it does not track."""
         return self.sessions.get(session)
 
+    def notifies(self, session: Client) -> bool:
+        """Return whether this session gets messages: its own, or those that another redirects to it."""
+        return session in self.sessions or any(found.redirect == session.id for found in self.sessions.values())
+
     @property
     def keys(self) -> int:
         """Return the number of keys with readers."""

@@ -354,7 +354,13 @@ class Connection:
 
     def _output_limit(self, session: Session) -> OutputLimit:
         limits = read_output_limits(session.hub.config["client-output-buffer-limit"])
-        return limits["pubsub" if session.subscriptions or session.shards else "normal"]
+        if session.subscriptions or session.shards:
+            return limits["pubsub"]
+        limit, hub = limits["normal"], session.hub
+        # Messages cannot wait as requests can: unlike in Redis, who gets them is never without a limit by default.
+        if not (limit.hard or limit.soft) and (session in hub.monitors or hub.tracking.notifies(session)):
+            return limits["pubsub"]
+        return limit
 
     def _be_patient(self) -> None:
         self._choked_size = self._transport.get_write_buffer_size()

@@ -306,11 +306,12 @@ class RequestDecoder:
     def _feed_reader(self, data: bytes) -> bool:
         """As above, by hiredis, which reads more generously than a server may.
 
-        Only `+text` reads as bytes and is shorter than the canonical form. With that excluded every deviation
-        makes a request longer, so lengths that add up mean that there was none; but hiredis does not look at what
-        ends a bulk string, so the line ends are counted too. (Words that hold some go the careful way.)
+        `+text` and `(number` read as bytes and are shorter than the canonical form, and a set (`~`) reads as an array
+        of the same length. With these excluded every deviation makes a request longer, so lengths that add up mean that
+        there was none; but hiredis does not look at what ends a bulk string, so the line ends are counted too. (Words
+        that hold some go the careful way.)
         """
-        if b"\r\n+" in data or _announces_too_much(data):
+        if b"\r\n+" in data or b"\r\n~" in data or b"\r\n(" in data or _announces_too_much(data):
             return False
         requests = self._parse(data)
         taken = _canonical_size(requests) if requests else 0
@@ -333,7 +334,7 @@ class RequestDecoder:
                 if type(request) is not list or not request:
                     return None
                 requests.append(request)
-        except hiredis.HiredisError:
+        except (hiredis.HiredisError, TypeError, ValueError, LookupError):  # a map with an array as a key, for one
             return None
         return requests
 
