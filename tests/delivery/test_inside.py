@@ -179,7 +179,7 @@ def test_what_is_published_inside_wakes_who_waits() -> None:
         reader.start()
         assert backend._held is not None
         hub = backend._held.broker._hub
-        while not hub.has_waiters:
+        while not hub.has_waiters and reader.is_alive():
             reader.join(0.005)
         backend.run(publishing.append(b"p", 2, [NewEntry([(b"f", b"2")])], is_kept=False))
         reader.join(30)
