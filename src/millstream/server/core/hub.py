@@ -133,13 +133,13 @@ class Hub:
         self.libraries = Libraries(self.runner)
         self.sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
         self.monitors: dict[Client, None] = {}
-        self.gates: list[Gate] = []  # further reasons to refuse a command, asked in this order
+        self.gates: list[Gate] = []  # checks that may refuse a command, called in this order
         self._store: Store | None = None
-        self.config_file: Path | None = None  # what CONFIG REWRITE writes
-        self.before_replies: Callable[[], CommandError | None] | None = None  # makes sure of what replies promise
-        self.turn_end: Callable[[], bool] | None = None  # will call `send_output` when its turn ends; False: not now
-        self.setting_hooks: list[Callable[[str], None]] = []  # told of settings that have changed
-        self.on_shutdown: Callable[[], None] | None = None  # ends the process that SHUTDOWN is sent to
+        self.config_file: Path | None = None  # the file that CONFIG REWRITE writes
+        self.before_replies: Callable[[], CommandError | None] | None = None  # syncs the log, or returns the error
+        self.turn_end: Callable[[], bool] | None = None  # True: it will call `send_output` later
+        self.setting_hooks: list[Callable[[str], None]] = []  # called with the name of each setting that has changed
+        self.on_shutdown: Callable[[], None] | None = None  # ends the process; called by SHUTDOWN
         self.access = AccessControl(self, TABLE, lambda session, now_ms: describe(self, session, now_ms))
         self.memory = Memory(self)
         self.client_memory = ClientMemory(self)
@@ -149,35 +149,35 @@ class Hub:
         self.dirty = 0  # changes since the last save
         self.active_expiry = True
         self.started_ms = self.now_ms()
-        self.is_unsettled = False  # there is something to commit
+        self.is_unsettled = False  # `commit` has something to do
         self.is_busy = False  # a command is running; only its own thread can see this under the lock
         self.has_waiters = False
-        self.is_told = False  # whether somebody wants to know of every change: subscribers to events, watchers
-        self.observed = False  # whether skipping Outcome would hide something from somebody
+        self.is_told = False  # subscribers to events, watchers or others must be notified of every change
+        self.observed = False  # a change must be logged, or somebody must be notified of it
         self._journal = journal
         self.keeps_log = journal is not None
-        self.encoded_journal: Callable[[int, list[bytes]], None] | None = None  # as `journal`, for encoded lines
-        self.encoded: list[bytes] = []  # log lines of commands that took the short way, in pieces, and their database
+        self.encoded_journal: Callable[[int, list[bytes]], None] | None = None  # `journal` for encoded lines
+        self.encoded: list[bytes] = []  # encoded log lines of fast paths, in pieces; `encoded_db` is their database
         self.encoded_db = 0
-        self.delivering: tuple[Group, bytes, bytes] | None = None  # whose transaction is open in `encoded`: key, group
-        self.in_turn = False  # a loop has the lock and will call `send_output` before it lets go
+        self.delivering: tuple[Group, bytes, bytes] | None = None  # open in `encoded`: group, key, name
+        self.in_turn = False  # a loop has the lock and will call `send_output` before it releases it
         self._log: list[LogLine] = []
-        self._unlogged: deque[list[LogLine]] = deque()  # what the journal could not take for want of memory
+        self._unlogged: deque[list[LogLine]] = deque()  # what the journal could not take for lack of memory
         self._resumable: deque[Session] = deque()
         self._unsent: list[Session] = []
-        self.hear_others: Callable[[], None] | None = None  # what a loop does for others while a script runs
-        self.loop_thread: int = 0  # the one that it may be called in
-        self.is_in_script = False  # and is being done
-        self.is_ending = False  # the process was asked to end: a script that takes long has to
+        self.hear_others: Callable[[], None] | None = None  # called by a long script: serves other connections
+        self.loop_thread: int = 0  # the only thread that may call `hear_others`
+        self.is_in_script = False  # `hear_others` is running
+        self.is_ending = False  # the process was asked to end; long scripts are stopped
         self._leaving: list[Session] = []
         self._ids = count(1)
         self._swept_ms = self.started_ms
         self._timer: Waker | None = Timer(self) if isinstance(self.clock, SystemClock) else None
-        self._house = Session(self, _nowhere)  # runs what comes without a connection
+        self._house = Session(self, _nowhere)  # runs commands that come without a connection
         self._house.is_trusted = True
         self.blocking = Blocking(self, self._house)
         self.waiters = self.blocking.waiters
-        self._call: ServerCall | None = None  # the call of the last command, for the next one
+        self._call: ServerCall | None = None  # the call object of the last command, reused for the next one
         for name in settings or ():
             self.apply_setting(name)
         self.access.start(users)
@@ -419,14 +419,14 @@ class Hub:
         words = b" ".join(map(quoted, redacted(row, argv)))
         line = b"+%d.%06d [%d %b] %b\r\n" % (seconds, ms * 1000, session.db, session.address, words)
         for monitor in self.monitors:
-            if row.name != "reset" or monitor is not session:  # whoever resets itself has monitored until then
+            if row.name != "reset" or monitor is not session:  # RESET ends monitoring, and the client still sees it
                 monitor.push(line)
 
     # Running a command, under the lock
 
     def perform(self, session: Client, row: Command, argv: list[bytes], now_ms: int, may_block: bool) -> Reply | Wait:
         """Run one command for a session and hand out its effects, but for those that wait for `finish`."""
-        # A command that runs others (EXEC, EVAL) keeps its call meanwhile, and they get one of their own.
+        # A command that runs others (EXEC, EVAL) keeps its call object; the others get a new one.
         if self.encoded and not self._hand_in_if_possible() and self.pause.writes(session, row, argv):
             return CommandError(NO_MEMORY)
         call, self._call = self._call or ServerCall(self, session), None
@@ -434,7 +434,7 @@ class Hub:
         kept = self._access_times(call, row, argv) if session.leaves_untouched else None
         started = perf_counter_ns()
         try:
-            reply = row.run(call, argv)  # type: ignore[misc]  # what has no function is never looked up
+            reply = row.run(call, argv)  # type: ignore[misc]  # rows without a function are never found
         except CommandError as error:
             reply = _alone(error)
         except MemoryError:
@@ -454,7 +454,7 @@ class Hub:
             self._aim_at_expiry(row, call)
             if self.counts_memory:
                 self.memory.account(row, argv, call)
-        if type(reply) is not Wait:  # what waits is counted when it ends
+        if type(reply) is not Wait:  # a command that waits is counted when its wait ends
             taken = perf_counter_ns() - started
             self._count(row, reply, taken)
             if taken >= self.watchman.from_ns:
@@ -567,7 +567,7 @@ class Hub:
             self.blocking.serve_ready()
 
     def hand_in(self) -> None:
-        """Give the journal what commands on the short way did: before anything else happens, a rewrite for one."""
+        """Give the journal the log lines of fast paths. Must run before any other change and before a rewrite."""
         if self._unlogged:
             self._write_unlogged()
         if self.delivering is not None:
@@ -580,7 +580,7 @@ class Hub:
                 self.encoded_journal(self.encoded_db, pieces)
             elif self._journal is not None:
                 self._journal([(self.encoded_db, tuple(argv)) for argv in parse_log(b"".join(pieces))])
-        except MemoryError:  # nothing was taken: what has happened must be in the log, later
+        except MemoryError:  # the journal took nothing: keep the lines and log them later
             self.encoded = pieces + self.encoded
             raise
 
@@ -602,12 +602,12 @@ class Hub:
         self.gates.append(gate)
         self.is_in_script = True
         try:
-            if self._unsent:  # of those who had their turn before the script
+            if self._unsent:  # replies to requests that ran before the script
                 self.send_output()
             self.hear_others()
             for session in self._unsent:
                 session.flush()
-        except Exception:  # it must not become an error of the script
+        except Exception:  # must not become an error of the script
             logger.exception("Others cannot be heard while a script runs")
         finally:
             self.gates.remove(gate)
@@ -679,9 +679,9 @@ class Hub:
             return refusal
 
     def _keep_promise(self, reply: Reply) -> Reply:
-        """Finish now, whoever else waits for the end of a turn; the reply of a command that came without a connection.
+        """Finish now, also in the middle of a turn. Returns the reply of a command without a connection.
 
-        If what it did cannot be made certain, that is the error.
+        If its log lines cannot be written, the error is the reply.
         """
         has_logged = bool(self._log)
         self.finish()
@@ -714,7 +714,7 @@ class Hub:
             self._refuse_writes()
 
     def _write_unlogged(self) -> None:
-        """Log what could not be logged for want of memory, before anything that happened after it."""
+        """Log what could not be logged for lack of memory, before later changes."""
         while self._unlogged:
             self._write_unit(self._unlogged.popleft())
 
@@ -745,7 +745,7 @@ class Hub:
                 self._journal([(lines[0][0], (b"MULTI",)), *lines, (lines[-1][0], (b"EXEC",))])
             else:
                 self._journal(lines)
-        except MemoryError:  # nothing was taken
+        except MemoryError:  # the journal took nothing
             self._unlogged.appendleft(lines)
             raise
 
@@ -779,7 +779,7 @@ class Hub:
                 self.tracking.touched(outcome.touched, outcome.events, None)
             self.dirty += outcome.dirty
             if outcome.log and self._journal is not None:
-                self._journal(outcome.log)  # each key for itself: no MULTI
+                self._journal(outcome.log)  # one line for each key, without MULTI
             if self._timer is not None or outcome.reply != _SWEEP_SIZE:
                 return
 

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUEUED: Final = Simple(b"QUEUED")
-TURN_MS: Final = 3  # how long requests of one connection may run in a row
-TURN_BYTES: Final = 1 << 20  # how much output they may make in a row
-_CHUNK: Final = 1 << 18  # bytes of output that are joined
+TURN_MS: Final = 3  # how long requests of one connection may run before others have their turn
+TURN_BYTES: Final = 1 << 20  # how many bytes of output they may make in that turn
+_CHUNK: Final = 1 << 18  # bytes of output that are joined into one write
 _NEVER: Final = 1 << 62
 _ON: Final = ReplyMode.ON
-_TINY: Final = 64  # bytes that are worth a read if they end a request
-_WORTH_A_LOOK: Final = 256  # bytes that are likely to be more than one request
-_MOST_AT_ONCE: Final = 64  # requests from a queue that share a look at the clock
+_TINY: Final = 64  # a read of fewer bytes that completes no request counts as unusual
+_WORTH_A_LOOK: Final = 256  # a read of so many bytes probably has more than one request
+_MOST_AT_ONCE: Final = 64  # requests from a queue that run at the same time of day
 _LOCAL: Final = (b"127.", b"[::1]:", b"[::ffff:127.", b"embedded:")
-# Run at once although a transaction is being written down.
+# These run at once inside MULTI.
 _NEVER_QUEUED: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})
 _FOR_SUBSCRIBERS: Final = frozenset(
     {"ping", "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe", "quit", "reset"}
@@ -171,15 +171,15 @@ class Session:
         self.last_command = "NULL"
         self.commands = self.bytes_in = self.bytes_out = 0
         self.lib_name = self.lib_version = b""
-        self.is_closed = False  # the peer has gone, or was sent away
+        self.is_closed = False  # the peer has gone, or the server has closed the connection
         self.is_closing = False  # to be closed once the output is sent
-        self.is_trusted = False  # not a client, but the program that this server is a part of
-        self.is_running = False  # a command of this session is: messages it causes wait for its reply
-        self.is_cut = False  # too much output waited: there is no more of it
-        self.is_held = False  # the peer leaves output unread: no request runs
-        self.is_behind = False  # there are requests that had no time in this turn
-        self.is_idle_work = False  # what was just read is not what clients send: inline, refused, a byte or two
-        self.pacer: Pacer | None = None  # None: nobody else waits for the end of a turn
+        self.is_trusted = False  # not a client, but the program that contains this server
+        self.is_running = False  # one of its commands is running: messages that it causes wait for its reply
+        self.is_cut = False  # its output exceeded the limit and was dropped
+        self.is_held = False  # the peer does not read its output: no request runs
+        self.is_behind = False  # it has requests that did not run in this turn
+        self.is_idle_work = False  # the last input was unusual: inline, refused, or very few bytes
+        self.pacer: Pacer | None = None  # None: there is no loop that other connections share
         self.waiter: Waiter | None = None  # the command that blocks
         self.watched: dict[Place, bool] = {}
         self.watch_failed = False
@@ -190,13 +190,13 @@ class Session:
         self._closed = closed
         self._decoder = RequestDecoder()
         self._alike = AlikeReader()
-        self._pending: deque[list[bytes]] = deque()  # requests that came as words
+        self._pending: deque[list[bytes]] = deque()  # requests that came as words, not as bytes
         self._output: list[bytes] = []
-        self._provisional: list[tuple[int, int]] = []  # parts of it that hold only once the log is written
-        self._promised: list[tuple[int, int]] = []  # the same, of which each piece is a reply for itself
+        self._provisional: list[tuple[int, int]] = []  # slices of `_output` that hold only once the log is written
+        self._promised: list[tuple[int, int]] = []  # the same, where each piece is one reply
         self._deferred: list[bytes] = []
-        self._unsent = 0  # bytes in `_output`; of replies on a fast path a reckoning
-        # Nothing is under way, nothing is special: the last requests took the short way. `turn` then runs the next.
+        self._unsent = 0  # bytes in `_output`; estimated for replies of a fast path
+        # No special state, and the last requests took a fast path: the next may run with those of other connections.
         self.is_plain = False
         self.start_over()
         self.follow_limits()
@@ -234,7 +234,7 @@ class Session:
             if self.is_held or self.is_behind:
                 self._decoder.keep(data)
                 return
-            if self.is_running:  # its own script takes long, and it is heard meanwhile
+            if self.is_running:  # its own script is running long, and other input is being read
                 self._decoder.feed(data)
                 return
             if not self._run_at_once(data):
@@ -276,7 +276,7 @@ class Session:
     def close(self) -> None:
         """Forget a peer that has gone. A command that blocks has taken nothing."""
         with self.hub.lock:
-            if self.hub.is_busy:  # garbage collection came between: not while lists are being walked
+            if self.hub.is_busy:  # called by the garbage collector while a command iterates over sessions
                 self.hub.close_later(self)
             else:
                 self.forget()
@@ -311,7 +311,7 @@ class Session:
     # Requests
 
     def _run_at_once(self, data: bytes) -> bool:
-        """Take in bytes; whether that was all there is to do, since all their requests took a short way."""
+        """Take in bytes. Returns True if all their requests ran on a fast path."""
         decoder = self._decoder
         is_free = self.waiter is None and not self._pending and not self.is_closing and decoder.is_idle
         pieces = [data]
@@ -327,7 +327,7 @@ class Session:
             requests: list[list[bytes]] | None = alike.requests(done)
         else:
             requests = decoder.read_at_once(data) if is_free else None
-        if not requests:  # not whole requests, or no bytes at all
+        if not requests:  # an incomplete request, or no bytes
             self.is_plain = False
             decoder.feed(data)
             return False
@@ -338,7 +338,7 @@ class Session:
             self.is_plain = True
             return True
         self.is_plain = False
-        decoder.parsed.extend(map(list, requests[done:]))  # copies: the decoder may have the same ones again
+        decoder.parsed.extend(map(list, requests[done:]))  # copies, because the decoder may return the same lists again
         return False
 
     def advance(self) -> None:
@@ -373,7 +373,7 @@ class Session:
             self.pacer.run_later()
 
     def _run_some(self, parsed: deque[list[bytes]]) -> bool:
-        """Run requests of one of the hot few from the front of the queue; False if the first needs the long way."""
+        """Run queued requests of one hot command. Returns False if the first needs the general path."""
         word = parsed[0][0]
         requests = list(takewhile(lambda argv: argv[0] == word, islice(parsed, _MOST_AT_ONCE)))
         done = self._run_express(*EXPRESS[word], requests, [])
@@ -382,9 +382,9 @@ class Session:
         return done > 0
 
     def _run_express(self, name: str, run: Callable[..., int], requests: object, pieces: list[bytes]) -> int:
-        """Run as many requests as a short way takes; `pieces` are their bytes, if that is known.
+        """Run requests on a fast path; `pieces` are their bytes, if known. Returns how many it ran.
 
-        What holds for all commands is looked at once: nothing that these do can change it.
+        What holds for all commands is checked once: these commands cannot change it.
         """
         hub = self.hub
         if hub.gates or hub.is_told or hub.monitors or not self._look_plain():
@@ -400,7 +400,7 @@ class Session:
             return 0
         if not start:
             hub.send_later(self)
-        self._unsent += done * len(output[-1])  # a reckoning: replies of one run are much alike
+        self._unsent += done * len(output[-1])  # an estimate: replies of one run have similar sizes
         if hub.keeps_log and hub.before_replies is not None:
             self._promised.append((start, start + done))
         self.last_ms, self.last_command = now_ms, name
@@ -428,7 +428,7 @@ class Session:
     def _handle(self, argv: list[bytes]) -> None:
         """Check a request, and run or queue it."""
         hub = self.hub
-        self.is_plain = False  # commands are what changes that
+        self.is_plain = False  # a command may change that
         self.commands += 1
         self.last_ms = hub.now_ms()
         row = PLAIN.get(argv[0])
@@ -472,7 +472,7 @@ class Session:
         if hub.monitors and row.name != "exec":
             hub.show(self, row, argv)
         self._run(row, argv)
-        if hub.monitors and row.name == "exec":  # behind what it has run
+        if hub.monitors and row.name == "exec":  # after the commands that it has run
             hub.show(self, row, argv)
 
     def _check(self, row: Command, argv: list[bytes]) -> None:
@@ -513,7 +513,7 @@ class Session:
         if type(error) is Postponed and row is not None:
             self.waiter = self.hub.pause.postpone(self, row, argv)
             return
-        if row is None and argv[0].lower() in (b"post", b"host:"):  # a browser was tricked into talking to us
+        if row is None and argv[0].lower() in (b"post", b"host:"):  # a browser was tricked into sending a request
             self.shut()
             return
         if row is not None:
@@ -574,7 +574,7 @@ class Session:
         mode = self.reply_mode
         if self.is_cut:
             return
-        if mode is _ON or (type(reply) is Several and reply):  # messages about subscriptions are no replies
+        if mode is _ON or (type(reply) is Several and reply):  # subscription messages are sent in every reply mode
             start = len(self._output)
             if not start:
                 self.hub.send_later(self)
@@ -613,7 +613,7 @@ class Session:
         self._output.append(data)
         self._unsent += len(data)
         if self._unsent > TURN_BYTES and self.pacer is not None:
-            self.pacer.check_output()  # a script may publish without end
+            self.pacer.check_output()  # a script may publish without limit
 
     def push(self, data: bytes) -> None:
         """Send an encoded message now, or behind the reply of the command that is running."""
@@ -629,7 +629,7 @@ class Session:
         """Send the messages that a command caused, after its reply."""
         if self._deferred:
             deferred, self._deferred = b"".join(self._deferred), []
-            self._unsent = max(0, self._unsent - len(deferred))  # counted when they were deferred
+            self._unsent = max(0, self._unsent - len(deferred))  # they were counted when they were deferred
             self._write(deferred)
 
     def flush(self) -> None:
@@ -651,7 +651,7 @@ class Session:
                     self._send(data)
                 else:
                     self._flush_in_chunks()
-            except Exception:  # costs its own connection and nobody else's
+            except Exception:  # affects only this connection
                 self.is_closing = True
                 logger.exception("Output could not be handed over, closing the connection: %d", self.id)
         if self.is_closing:
@@ -741,10 +741,10 @@ class Session:
                 self.hub.show(self, row, argv)
             reply = self.hub.perform(self, row, argv, now_ms, False)
             assert not isinstance(reply, Wait), row.name
-            if self.protocol != protocol:  # HELLO: what came before it is in the old protocol
+            if self.protocol != protocol:  # HELLO: earlier replies keep the old protocol
                 replies = [Encoded(encode(earlier, protocol)) for earlier in replies]
             if self.is_cut:
-                continue  # what is left is run, and nobody reads the replies
+                continue  # the rest runs, but its replies are dropped
             replies.append(reply)
             if isinstance(reply, bytes):
                 size += len(reply)
