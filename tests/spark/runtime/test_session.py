@@ -17,7 +17,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.spark.runtime.java import Java, _command, find_java, wrapped_home
-from millstream.spark.runtime.session import _is_free
+from millstream.spark.runtime.session import _is_free, register
 from tests.spark.conftest import SOURCE
 from tests.support.servers import free_port
 
@@ -64,6 +64,15 @@ def test_workers_begin_with_everything_loaded_and_out_of_the_garbage(spark: Spar
     (row,) = spark.range(1).mapInArrow(look, "is_loaded boolean, frozen bigint").collect()
     assert row.is_loaded
     assert row.frozen > 10_000
+
+
+def test_a_source_that_is_known_is_not_registered_again(spark: SparkSession) -> None:
+    """Spark warns of each, and once more for each clone of the session."""
+    log = Path(spark.conf.get("tests.log"))
+    register(spark)
+    before = log.read_text().count("DataSourceManager")
+    register(spark).newSession().range(1).collect()
+    assert log.read_text().count("DataSourceManager") == before
 
 
 def test_java_is_looked_for_where_the_environment_says(tmp_path: Path) -> None:

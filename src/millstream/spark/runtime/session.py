@@ -90,13 +90,27 @@ def _has_context() -> bool:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("millstream")` known to a session, also over Spark Connect; the session itself."""
+    """Make `format("millstream")` known to a session, also over Spark Connect. Returns the session itself.
+
+    What Spark finds by itself is not registered again: it would log that with every clone of the session, so twice a
+    micro-batch.
+    """
     from millstream.spark.range.source import MillstreamSource
     from millstream.spark.settlement.sink import SettleSource
 
-    spark.dataSource.register(MillstreamSource)
-    spark.dataSource.register(SettleSource)
+    for source in (MillstreamSource, SettleSource):
+        if not _is_known(spark, source.name()):
+            spark.dataSource.register(source)
     return spark
+
+
+def _is_known(spark: SparkSession, name: str) -> bool:
+    """Return whether the session has a source of this name; False over Connect, where it cannot be asked."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote() or not hasattr(spark, "_jsparkSession"):
+        return False
+    return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def _default_log() -> Path:
