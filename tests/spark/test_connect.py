@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from millstream.spark.runtime.compat import HAS_LIMITS
 from tests.spark.conftest import SOURCE, Place
 
 pytestmark = [
     pytest.mark.skipif(not find_spec("grpc"), reason='Spark Connect needs grpc: pip install "pyspark[connect]"'),
-    pytest.mark.skipif(not HAS_LIMITS, reason="group mode needs PySpark 4.2"),
     pytest.mark.long,
 ]
 RUN_S = 600

@@ -32,16 +32,12 @@ from millstream import Message, Stream
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
-from millstream.spark.runtime.compat import HAS_LIMITS
 from millstream.worker.audit import Audit, audit_of
 from tests.spark.conftest import SOURCE, Place
 from tests.spark.crash_driver import GROUP, TOO_SLOW
 from tests.spark.processes import Processes
 
-pytestmark = [
-    pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger"),
-    pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc"),
-]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc")]
 
 MASTER = "local-cluster[2,1,512]"
 ALL = ("range", "copy", "group")

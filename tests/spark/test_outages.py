@@ -15,7 +15,6 @@ import redis
 
 from millstream.errors import Unavailable
 from millstream.spark.options import parse_read
-from millstream.spark.runtime.compat import HAS_LIMITS
 from millstream.spark.wire.socket import open_for
 from tests.spark.conftest import Place
 from tests.support.places import PRIMARY, sentinel, sentinel_port  # noqa: F401
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 WAIT_S = 120
 SECRET = "hunter2-is-secret"
 GROUP = "g"
-limited = pytest.mark.skipif(not HAS_LIMITS, reason="group mode needs PySpark 4.2")
 
 
 class Mortal:
@@ -149,7 +147,7 @@ def outage(spark: SparkSession, mortal: Mortal, mode: str, checkpoint: Path, gon
             assert mortal.client.xpending("orders", GROUP)["pending"] == 0
 
 
-@pytest.mark.parametrize("mode", ["range", pytest.param("group", marks=limited)])
+@pytest.mark.parametrize("mode", ["range", "group"])
 def test_a_query_goes_on_when_its_server_is_back(
     spark: SparkSession, mortal: Mortal, mode: str, tmp_path: Path
 ) -> None:
@@ -157,12 +155,12 @@ def test_a_query_goes_on_when_its_server_is_back(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["range", pytest.param("group", marks=limited)])
+@pytest.mark.parametrize("mode", ["range", "group"])
 def test_a_query_goes_on_after_thirty_seconds(spark: SparkSession, mortal: Mortal, mode: str, tmp_path: Path) -> None:
     outage(spark, mortal, mode, tmp_path / "c", 30)
 
 
-@pytest.mark.parametrize("mode", ["range", pytest.param("group", marks=limited)])
+@pytest.mark.parametrize("mode", ["range", "group"])
 def test_a_query_whose_server_stays_away_says_what_to_do(
     spark: SparkSession, mortal: Mortal, mode: str, tmp_path: Path
 ) -> None:
@@ -215,10 +213,8 @@ NO_PERMISSION = "the user of option 'username' needs this command and this key i
         ({**ADMIN, "stream": "text"}, "the key is not a stream: check option 'stream'"),
         ({**READER, "stream": "secrets"}, NO_PERMISSION),
         ({"stream": "orders"}, "set option 'password'"),
-        pytest.param({**READER, "group": "g"}, NO_PERMISSION, marks=limited),
-        pytest.param(
-            {**ADMIN, "group": "g", "lease": "soon"}, "option 'lease': 'soon' is not a duration", marks=limited
-        ),
+        pytest.param({**READER, "group": "g"}, NO_PERMISSION),
+        pytest.param({**ADMIN, "group": "g", "lease": "soon"}, "option 'lease': 'soon' is not a duration"),
     ],
 )
 def test_the_first_line_of_a_query_that_fails_says_what_to_do(
@@ -278,12 +274,12 @@ def test_sentinels_say_where_streams_are(
     ).save()
     rows = spark.read.format("millstream").options(url=url, stream="orders").schema("n int").load().collect()
     assert [row.n for row in rows] == list(range(20))
-    for mode in ("range", "group")[: 1 + HAS_LIMITS]:
+    for mode in ("range", "group"):
         with going_on(spark, url, mode, tmp_path / mode) as query:
             wait_for(query, 20)
             query.processAllAvailable()
     table: Any = spark.read.format("millstream").options(url=url, table="groups").load().collect()
-    assert [(row.group, row.pending) for row in table] == ([(GROUP, 0)] if HAS_LIMITS else [])
+    assert [(row.group, row.pending) for row in table] == [(GROUP, 0)]
 
 
 def test_sentinels_that_know_no_server_yet_are_asked_again() -> None:

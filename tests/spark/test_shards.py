@@ -15,7 +15,6 @@ from millstream.delivery.steps import Steps
 from millstream.spark.ids import parse_id
 from millstream.spark.options import Read, parse_read
 from millstream.spark.range.reader import Span, read_span
-from millstream.spark.runtime.compat import HAS_LIMITS
 from millstream.spark.wire.metadata import StreamMetadata
 from millstream.spark.wire.socket import open_for
 from millstream.worker.audit import Audit, audit_of
@@ -29,7 +28,6 @@ GROUP = "billing"
 SET = "jobs-{0..5}"
 NAMES = [f"jobs-{number}" for number in range(6)]
 EACH = 40
-limited = pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger")
 
 
 @pytest.fixture
@@ -79,7 +77,6 @@ def test_partitions_are_read_from_the_shard_that_has_them(spark: SparkSession, c
     assert min(calls(cluster, "xrange")) > 0
 
 
-@limited
 def test_a_query_by_range_reads_all_shards_and_writes_to_all(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -103,7 +100,6 @@ def table(spark: SparkSession, cluster: Cluster, name: str) -> list[Any]:
     return spark.read.format("millstream").options(**options(cluster, table=name)).load().collect()
 
 
-@limited
 def test_a_group_of_all_shards_is_settled_row_by_row(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     from pyspark.sql.functions import expr
 

@@ -16,14 +16,12 @@ from millstream import Reject, Stream
 from millstream.client import connect
 from millstream.delivery.keys import Keys
 from millstream.delivery.steps import Steps
-from millstream.spark.runtime.compat import HAS_LIMITS
 from millstream.worker.audit import Audit, audit_of
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.skipif(not HAS_LIMITS, reason="group mode needs PySpark 4.2")
 
 WAIT_S = 120
 GROUP = "billing"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millstream.spark.runtime.compat import HAS_LIMITS
 from tests.spark.conftest import Place
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 WAIT_S = 120
-limited = pytest.mark.skipif(not HAS_LIMITS, reason="this PySpark cannot limit a trigger")
 
 
 def drain(spark: SparkSession, place: Place, tmp_path: Path, **options: object) -> Any:
@@ -65,7 +63,6 @@ def test_a_query_reads_what_is_there_then_what_is_new(spark: SparkSession, each_
     assert found(spark, tmp_path) == first + later
 
 
-@limited
 def test_a_limited_trigger_has_exactly_so_many_rows(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     ids = place.fill(1_000)
     query = drain(spark, place, tmp_path, maxOffsetsPerTrigger=300)
@@ -73,7 +70,6 @@ def test_a_limited_trigger_has_exactly_so_many_rows(spark: SparkSession, place: 
     assert found(spark, tmp_path) == ids
 
 
-@limited
 def test_a_trigger_is_limited_by_bytes(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     ids = place.fill(400)
     query = drain(spark, place, tmp_path, maxBytesPerTrigger=8_000)
@@ -83,7 +79,6 @@ def test_a_trigger_is_limited_by_bytes(spark: SparkSession, place: Place, tmp_pa
     assert found(spark, tmp_path) == ids
 
 
-@limited
 def test_progress_shows_how_far_behind_a_query_is(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     place.fill(1_000)
     query = drain(spark, place, tmp_path, maxOffsetsPerTrigger=400)
@@ -94,7 +89,6 @@ def test_progress_shows_how_far_behind_a_query_is(spark: SparkSession, place: Pl
     assert (latest["lag"], latest["lagSeconds"]) == (0, 0.0)
 
 
-@limited
 def test_a_batch_is_split_as_its_offset_says(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     ids = place.fill(1_000)
     query = drain(spark, place, tmp_path, maxOffsetsPerTrigger=900, minPartitions=3)
@@ -113,7 +107,6 @@ def test_trimmed_entries_end_a_query_with_their_number(spark: SparkSession, each
         drain(spark, each_place, tmp_path)
 
 
-@limited
 def test_trimmed_entries_are_counted_if_they_may_be_lost(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     first = place.fill(10)
     drain(spark, place, tmp_path)
@@ -153,7 +146,6 @@ def test_a_missing_stream_ends_a_query_unless_it_waits(spark: SparkSession, plac
         assert [row.id for row in spark.table(place.stream.replace("-", "_")).collect()] == ids
 
 
-@limited
 def test_a_micro_batch_is_written_to_a_stream_once(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     """The commit of the last batch is taken away, so that Spark runs it again."""
     place.fill(100)
@@ -177,23 +169,6 @@ def test_ending_offsets_are_refused_in_a_streaming_query(spark: SparkSession, pl
     place.fill(1)
     with pytest.raises(Exception, match="are for batch reads: a streaming query has no end"):
         drain(spark, place, tmp_path, endingOffsets="5-0")
-
-
-@pytest.mark.skipif(HAS_LIMITS, reason="this PySpark has all that is needed")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"group": "g"}, "group mode needs PySpark 4.2 or later"),
-        ({"maxOffsetsPerTrigger": "5"}, "option 'maxOffsetsPerTrigger' needs PySpark 4.2 or later: leave it out"),
-    ],
-)
-def test_what_an_older_pyspark_cannot_do_is_said(
-    spark: SparkSession, place: Place, tmp_path: Path, options: dict[str, str], words: str
-) -> None:
-    place.fill(1)
-    with pytest.raises(Exception, match="STREAM_FAILED") as caught:
-        drain(spark, place, tmp_path, **options)
-    assert words in str(caught.value).splitlines()[0]
 
 
 def test_a_plan_made_ahead_does_not_hide_what_came_since(place: Place) -> None:

@@ -7,20 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millstream.errors import ConfigError
 from millstream.spark.group.missing import read_accounted
 from millstream.spark.group.offsets import OffsetPart
 from millstream.spark.group.options import GroupRead
 from millstream.spark.group.planner import GroupPlanner
-from millstream.spark.runtime.compat import (
-    HAS_LIMITS,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-    arrow_schema,
-)
+from millstream.spark.runtime.compat import arrow_schema
 from millstream.spark.runtime.errors import plainly
 from millstream.spark.runtime.tasks import begin
 from millstream.spark.wire.rows import META, RowBuilder, columns_of
@@ -41,8 +35,6 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: GroupRead, schema: StructType) -> None:
         from millstream.spark.range.source import field_names
 
-        if not HAS_LIMITS:
-            raise ConfigError("group mode needs PySpark 4.2 or later, which says what it has done: leave out 'group'")
         self._options = options
         arrow = arrow_schema(schema)
         columns = columns_of(arrow, field_names(schema), GROUP_META)

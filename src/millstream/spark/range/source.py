@@ -29,6 +29,13 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
@@ -38,15 +45,7 @@ from millstream.spark.range.filters import IdComparison, Narrowed, narrow
 from millstream.spark.range.planner import Limits, RangePlanner
 from millstream.spark.range.reader import Span, read_span
 from millstream.spark.range.splits import batch_spans, missing
-from millstream.spark.runtime.compat import (
-    HAS_LIMITS,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-    arrow_schema,
-)
+from millstream.spark.runtime.compat import arrow_schema
 from millstream.spark.runtime.errors import plainly
 from millstream.spark.runtime.tasks import begin
 from millstream.spark.wire.metadata import StreamMetadata
@@ -95,7 +94,7 @@ class MillstreamSource(DataSource):
                 from millstream.spark.group.source import GroupStreamReader
 
                 return GroupStreamReader(parse_group_read(self.options), schema)
-            return (EntryStreamReader if HAS_LIMITS else UnlimitedStreamReader)(parse_read(self.options), schema)
+            return EntryStreamReader(parse_read(self.options), schema)
         except ConfigError as error:
             return RefusedStreamReader(error)
 
@@ -301,29 +300,6 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_planner_": None}
-
-
-class UnlimitedStreamReader(EntryStreamReader):
-    """The same for PySpark 4.1, which takes all that is there in one batch."""
-
-    def __init__(self, options: Read, schema: StructType) -> None:
-        for name, value in (
-            ("maxOffsetsPerTrigger", options.max_rows),
-            ("minOffsetsPerTrigger", options.min_rows),
-            ("maxBytesPerTrigger", options.max_bytes),
-        ):
-            if value is not None:
-                raise ConfigError(f"option {name!r} needs PySpark 4.2 or later: leave it out, or upgrade")
-        super().__init__(options, schema)
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        with plainly():
-            return self._planner.newest()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with plainly():
-            self._planner.check_loss(start)
-            return super().partitions(start, end)
 
 
 def field_names(schema: StructType) -> Mapping[str, str]:
