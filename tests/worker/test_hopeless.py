@@ -112,6 +112,55 @@ def test_a_right_that_only_dead_letters_need_ends_the_worker(
         client.execute_command("ACL", "DELUSER", "app")
 
 
+def test_a_refusal_while_it_drains_ends_the_worker_before_its_grace(
+    server: redis.Redis, valkey_server: RealServer
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    with Stream[int]("orders", f"redis://127.0.0.1:{valkey_server.port}", group="g", shutdown_grace=300) as orders:
+
+        def handle(number: int) -> None:
+            begun.set()
+            assert go_on.wait(60)
+
+        orders.handler(handle)
+        orders.publish(1)
+        ended: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                orders.run()
+            except ServerReplied as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert begun.wait(30)
+        orders.stop()
+        server.set("orders", "no stream")
+        go_on.set()
+        thread.join(60)
+        assert not thread.is_alive(), "it waited for an entry that cannot be settled"
+    assert "WRONGTYPE" in str(ended[0])
+
+
+def test_entries_that_cannot_become_dead_letters_hold_no_places(
+    server: redis.Redis, valkey_server: RealServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A script can append 3,500 fields: wider entries that do not fit the type stay, and the others are handled."""
+    wide = {f"f{n}": "v" for n in range(4000)}
+    handled: list[int] = []
+    with Stream[int]("orders", f"redis://127.0.0.1:{valkey_server.port}", group="g", shutdown_grace=5) as orders:
+        orders.handler(handled.append, concurrency=1)
+        for _ in range(4):  # more than are in hand at once
+            server.xadd("orders", wide)
+        orders.publish(1)
+        with running(orders):
+            until(lambda: handled == [1])
+        audit = orders.audit()
+        assert (audit.done, audit.dead, audit.pending) == (1, 0, 4), "nothing is lost"
+    assert "cannot become a dead letter" in caplog.text
+
+
 def test_a_group_that_is_destroyed_is_made_anew(make_stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
     stream, handled = make_stream(), list[int]()
     stream.handler(lambda data: handled.append(data["n"]))

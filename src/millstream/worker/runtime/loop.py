@@ -51,6 +51,7 @@ MOST_AT_ONCE = 500  # settlements a call
 HURRY_S = 2.0  # for the last answers, where nothing else is waited for
 STOP_WITHIN_S = 1.0  # no read waits longer, so that stop() is heard
 AGAIN_FIRST_S, AGAIN_CAP_S = 0.2, 10.0  # for settlements that the server refused
+PUT_OFF_AFTER, PUT_OFF_S = 3, 300.0  # a dead letter that cannot be written: tries, and then how long the entry waits
 
 
 @dataclass(slots=True, eq=False)
@@ -567,9 +568,7 @@ class Worker:
         now = self.consumer.watch_ms()
         for answer, result in zip(batch, results, strict=True):
             if result.error is not None:
-                refused = ServerReplied(result.error)
-                if refused.is_denied and not getattr(answer.settlement, "publish", ()):
-                    self._end_if_hopeless(refused, answer.tries)
+                self._refused(answer, ServerReplied(result.error))
                 self._keep(answer, kept)
                 continue
             if self._breaker.record(isinstance(answer.settlement, DeadLetter), now):
@@ -583,6 +582,19 @@ class Worker:
             if isinstance(answer.settlement, Later):
                 heapq.heappush(self._due, self._threads.monotonic() + answer.settlement.delay_s)
             self._drop(answer.running)
+
+    def _refused(self, answer: _Answer, error: ServerReplied) -> None:
+        """Decide about one settlement that the server refused: it is sent again, unless that cannot help.
+
+        A right that is missing ends the worker. An entry that cannot become a dead letter (it has too many fields for a
+        script) is put off, so that it does not hold a place that others need.
+        """
+        if error.is_denied and not getattr(answer.settlement, "publish", ()):
+            self._end_if_hopeless(error, answer.tries)
+        is_lasting = error.code == "ERR" and answer.tries + 1 >= PUT_OFF_AFTER
+        if is_lasting and isinstance(answer.settlement, DeadLetter) and not self.consumer.makes_copies:
+            logger.error("%s cannot become a dead letter and is put off for %g s", answer.running.message.id, PUT_OFF_S)
+            answer.settlement = Later(PUT_OFF_S)
 
     def _end_if_hopeless(self, error: BackendError, tries: int) -> None:
         """Stop the worker when the server refuses settlements for good; `run` raises the error."""
@@ -622,14 +634,11 @@ class Worker:
     def _drain(self, settler: ThreadLike) -> None:
         """Give handlers their time, release the others, send the last answers."""
         # Without a settler no handler's answer is heard: what they do is not waited for.
-        is_broken = self._supervisor.failure is not None or self._ended_by is not None
-        grace = 0.0 if is_broken or self._is_hurried else self.consumer.settings.shutdown_grace
+        grace = 0.0 if self._is_broken or self._is_hurried else self.consumer.settings.shutdown_grace
         end = self._threads.monotonic() + grace
         self._release(unless_started=True)  # read ahead, and nobody has begun on them
         with self._room:
-            self._room.wait_for(
-                lambda: self._in_hand == 0 or self._is_hurried or self._supervisor.failure is not None, timeout=grace
-            )
+            self._room.wait_for(lambda: self._in_hand == 0 or self._is_hurried or self._is_broken, timeout=grace)
         self._release()
         if self._is_hurried:
             end = 0.0
@@ -638,13 +647,18 @@ class Worker:
         self._answers.put(None)
         settler.join(timeout=max(3.0, self._give_up_at - self._threads.monotonic() + 1))
         self._keeper.stop(HURRY_S if self._is_hurried else 10.0)
-        if not is_broken:
+        if not self._is_broken:
             self.consumer.leave()
         self.consumer.recorder.breaker(False)
         if self._pool is not None:
             self._pool.close()
         if self._own_loop and self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether a part has ended, or the server refuses settlements for good."""
+        return self._supervisor.failure is not None or self._ended_by is not None
 
     def _release(self, *, unless_started: bool = False) -> None:
         with self._room:
