@@ -117,25 +117,6 @@ class RangePlanner:
             self._ahead = _Ahead(self, end, limits)
         return end
 
-    def newest(self) -> dict[str, Any]:
-        """The ends of the streams, for a Spark that does not say where the query is: the batch is not split."""
-        self._pace.wait()
-        before = self._reached
-        states = {stream: self._state(stream) for stream in self._streams()}
-        self._states = states
-        positions = {
-            stream: Position(state.generated, state.added, floor=state.first) if state else Position(0, 0)
-            for stream, state in states.items()
-        }
-        self._reached = Offset(positions)
-        self._pace.note(is_empty=self._reached == before)
-        return to_json(self._reached)
-
-    def check_loss(self, start: Mapping[str, Any]) -> None:
-        """Raise if entries behind an offset are gone and may not be."""
-        for stream, position in from_json(start).streams.items():
-            after_loss(stream, position, self._server.state(stream), fail=self._options.fail_on_loss)
-
     def report(self) -> dict[str, Any] | None:
         """The ends of the streams as they were last seen, and how far behind them the query is."""
         if not self._states:
