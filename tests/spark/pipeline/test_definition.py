@@ -203,3 +203,12 @@ def test_a_schema_may_stand_in_the_file(tmp_path: Path) -> None:
     assert found.rejects == Parquet("bad")
     assert found.watermark == ("at", "1 hour")
     assert found.retry == RetryPolicy()
+
+
+def test_a_back_fill_up_to_now_has_what_was_appended_in_this_millisecond() -> None:
+    pytest.importorskip("pyspark")
+    from millstream.spark.pipeline.run import moment
+
+    assert moment("now", 1_700_000_000_000) > 1_700_000_000_000  # where a read ends, which it does not read
+    assert moment("1s", 1_700_000_000_000) == 1_699_999_999_000
+    assert moment(5, 1_700_000_000_000) == 5
