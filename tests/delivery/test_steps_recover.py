@@ -350,17 +350,19 @@ def test_a_long_retry_stays_parked_while_it_is_promoted(place: Site) -> None:
 
 def test_delayed_entries_are_promoted_when_due_and_in_order(place: Site) -> None:
     desk = Desk(place)
-    later = [NewEntry([(b"n", b"%d" % n)], delay_ms=250) for n in range(12)]
+    started_ms = desk.backend.run(desk.steps.promote()).server_ms
+    later = [NewEntry([(b"n", b"%d" % n)], delay_ms=800) for n in range(12)]
     assert [(made.id, made.is_new) for made in desk.append(*later)] == [(b"", True)] * 12
     assert desk.append(NewEntry([(b"n", b"12")], delay_ms=60_000))[0].is_new
-    assert desk.audit().delayed == 13
     early = desk.backend.run(desk.steps.promote())
-    assert early.appended == 0
-    assert 0 < (early.next_due_ms or 0) <= 250
-    pause(260)
-    assert desk.backend.run(desk.steps.promote(limit=5)).appended == 5
+    if early.server_ms < started_ms + 800:  # else the machine has stood still for so long
+        assert early.appended == 0
+        assert 0 < (early.next_due_ms or 0) <= 800
+    pause(810)
+    first = desk.backend.run(desk.steps.promote(limit=5))
+    assert first.appended == min(5, 12 - early.appended)
     rest = desk.backend.run(desk.steps.promote())
-    assert rest.appended == 7
+    assert early.appended + first.appended + rest.appended == 12
     assert 50_000 < (rest.next_due_ms or 0) <= 60_000
     assert numbers(desk.read()) == list(range(12))
     assert desk.audit().delayed == 1
