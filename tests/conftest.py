@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,10 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.support import redis7, servers
 from tests.support.cluster import Cluster
+
+# A shell that starts the tests in the background makes them and their children ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example takes says nothing on a machine that others use as well. tests/long/test_examples.py has all.
 settings.register_profile("millstream", deadline=None, max_examples=int(os.environ.get("MILLSTREAM_EXAMPLES", "40")))

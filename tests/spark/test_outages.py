@@ -253,7 +253,7 @@ def test_a_trimmed_range_is_the_first_line_of_a_query_that_fails(
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({**READER, "stream": "secrets"}, NO_PERMISSION), ({**ADMIN, "stream": "text"}, "this key is no stream")],
+    [({**READER, "stream": "secrets"}, NO_PERMISSION), ({**ADMIN, "stream": "text"}, "the key is not a stream")],
 )
 def test_the_first_line_of_a_read_that_fails_says_what_to_do(
     spark: SparkSession, guarded: Place, options: dict[str, str], words: str

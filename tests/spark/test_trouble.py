@@ -159,7 +159,7 @@ def test_a_key_that_is_no_stream_is_refused_in_words(place: Place) -> None:
     place.client.set(place.stream, "x")
     with pytest.raises(ConfigError, match="the key is not a stream: check option 'stream'"):
         RangePlanner(options(place)).initial()
-    with pytest.raises(ConfigError, match="this key is no stream"):
+    with pytest.raises(ConfigError, match="the key is not a stream"):
         read_ids(options(place).connection, Span(place.stream, 0, 5))
 
 

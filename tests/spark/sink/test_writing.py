@@ -95,7 +95,7 @@ def test_rows_that_are_refused_are_not_noted_as_written(client: redis.Redis, opt
     client.rename("s", "kept")
     client.set("s", "text")
     writer.write(rows(7, 14))
-    with pytest.raises(ConfigError, match="this key is no stream"):
+    with pytest.raises(ConfigError, match="the key is not a stream"):
         writer.finish()
     client.rename("kept", "s")
     write(options, rows(0, 20))
