@@ -229,7 +229,7 @@ class Consumer:
         return self._handled(found)
 
     def _looked_up(self, found: list[Delivery]) -> list[Delivery]:
-        """The deliveries with their fences, and with what is known of those that are not the first of their entry.
+        """Return the deliveries with their fences, and with the records of those that are not the first of their entry.
 
         One call more, and only where there are such. What somebody else has taken meanwhile is left out.
         """
@@ -242,7 +242,7 @@ class Consumer:
         return [delivery.known_as(known[id(delivery)]) for delivery in later if known[id(delivery)].fence] + firsts
 
     def _expect_lost(self) -> None:
-        """A reply may be lost that delivered something: look for it at the next fetch, and once more.
+        """Note that a reply with deliveries may be lost: look for them at the next fetch, and once more.
 
         Once more because the server may come to the read that we gave up on only after it has answered us again.
         """
@@ -250,7 +250,7 @@ class Consumer:
         self._reread_at_ms = [now, now + self.steps.lease_ms // 3]
 
     def _reread(self, credit: int) -> list[Delivery]:
-        """What was delivered to us and never reached us. It is handed out as it was delivered: no attempt more."""
+        """Return deliveries whose reply was lost. They are handed out as delivered, without another attempt."""
         if not self._reread_at_ms or self.watch_ms() < self._reread_at_ms[0] or self._takes_now:
             return []
         takes = self._takes
@@ -348,7 +348,7 @@ class Consumer:
         return found.deliveries
 
     def take_due(self, credit: int) -> list[Delivery]:
-        """What falls due now, without waiting: for a retry whose time is known while `fetch` waits for new entries."""
+        """Return entries that are due now, without waiting: for a retry with a known time while `fetch` is blocked."""
         if self.rfc is not None:  # a copy that waits: into the stream with it, where the reader finds it
             self._promote(self.watch_ms())
             return []
@@ -369,7 +369,7 @@ class Consumer:
             self._takes_now -= 1
 
     def _claim_due(self, credit: int, now: int) -> list[Delivery]:
-        """A read with CLAIM that does not block: Redis looks at blocked ones ten times a second only."""
+        """Read with CLAIM and without blocking: Redis checks blocked readers only ten times a second."""
         if self.watch.is_paused(now) or not self._is_sure_of_clock:
             return []
         return self._run(self.steps.read(self.name, credit, None, self.steps.due_idle_ms))
@@ -388,11 +388,11 @@ class Consumer:
         return in_place + (int(text) if text.isdigit() else 0)
 
     def original_id(self, delivery: Delivery) -> bytes:
-        """The id that the entry had first; copies and redriven entries remember it."""
+        """Return the first id of the entry, which copies and redriven entries remember."""
         return delivery.by_name.get(self.steps.prefix + b"original_id", delivery.id)
 
     def payload(self, delivery: Delivery) -> Mapping[bytes, bytes]:
-        """The fields that the producer wrote: without those that we add beside them."""
+        """Return the producer's fields, without those that Millstream adds."""
         prefix, headers = self.steps.prefix, self.steps.prefix + b"h."
         return {
             name: value
@@ -477,7 +477,7 @@ class Consumer:
         return results
 
     def _codes(self, items: list[Settle], is_repeat: bool) -> list[int | str]:
-        """The codes of one page."""
+        """Return the result codes of one page."""
         try:
             call = self.steps.settle(self.name, items, has_locks=self.has_locks, can_resend=False)
             return self._send(call, is_repeat)
@@ -489,7 +489,7 @@ class Consumer:
             return [str(error)] * len(items)  # as where a user may not touch those streams: these entries' own error
 
     def _send(self, call: Call[list[int | str]], is_repeat: bool) -> list[int | str]:
-        """The codes of a settlement, which the backend does not send again by itself.
+        """Return the result codes of a settlement, which the backend does not repeat by itself.
 
         "No longer pending" means two things: if the call was sent again it may be its own doing; if it was sent once,
         somebody else has taken the entry over and ended it, and we are late.
@@ -700,6 +700,6 @@ def pages_of(settlements: Sequence[tuple[Delivery, Settlement]]) -> Iterator[lis
 
 
 def keys_of(stream: bytes, settings: Settings) -> Keys:
-    """The keys around a stream under these settings."""
+    """Return the keys of a stream under these settings."""
     named = "" if settings.dead_letter is Discard else str(settings.dead_letter)
     return Keys(stream, named.encode())

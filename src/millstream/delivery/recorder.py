@@ -112,7 +112,7 @@ class Recorder(Protocol):
         """So many handlers run."""
 
     def breaker(self, is_open: bool) -> None:
-        """Reading was paused for a flood of dead letters, or goes on."""
+        """Record that reading was paused because of many dead letters, or goes on."""
 
 
 class NullRecorder:

@@ -76,7 +76,7 @@ class Settle:
     publish: tuple[Publication, ...] = ()  # of the verb `publish`
 
     def argv(self, place: Callable[[bytes], int]) -> tuple[Word, ...]:
-        """The item as settle.lua reads it."""
+        """Return the item in the form of settle.lua."""
         if self.verb == "ack":
             return (self.id, "" if self.number is None else self.number, self.verb)
         words = [*self.words, *(word for each in self.publish for word in each.words(place))]
@@ -186,14 +186,14 @@ class Steps:
         return Call(argv, self.keys.stream, lambda _: None)
 
     def server_time(self) -> Call[int]:
-        """The server's time in ms."""
+        """Read the server's time in ms."""
         stream = self.keys.stream
         return Call(("EVAL", _TIME, 1, stream), stream, lambda now: int(now[0]) * 1000 + int(now[1]) // 1000)
 
     def read(
         self, consumer: bytes, count: int, block_ms: int | None, min_idle_ms: int | None = None
     ) -> Call[list[Delivery]]:
-        """New entries; with `min_idle_ms`, on a server that can, before them what is due for recovery.
+        """Read new entries; with `min_idle_ms`, on a server with CLAIM, entries due for recovery come first.
 
         Not to be sent twice: a lost reply has delivered entries that nobody holds. `reread` finds them.
         """
@@ -207,7 +207,7 @@ class Steps:
         return Call(tuple(argv), self.keys.stream, parse_read, can_resend=False, block_ms=block_ms, inside=inside)
 
     def reread(self, consumer: bytes, count: int, known: Iterable[tuple[bytes, int]]) -> Call[list[Delivery]]:
-        """What the consumer has pending and does not know of, because the reply was lost; counts no delivery."""
+        """Read pending entries that the consumer does not know of, because a reply was lost. Counts no delivery."""
         words: list[Word] = [self.group, consumer, count]
         for entry_id, number in known:
             words += (entry_id, number)
@@ -335,7 +335,7 @@ class Steps:
         expected_ms: int | None = None,
         tolerance_ms: int = 0,
     ) -> Call[Requeued]:
-        """The RFC's requeue by copy; `expected_ms` as for `recover`."""
+        """Requeue by copy as in the RFC; `expected_ms` as for `recover`."""
         keys = [self.keys.stream, self.keys.dead, self.keys.meta, *map(self.keys.lock, ids)]
         beyond, expected = "drop" if drop else "dead", "" if expected_ms is None else expected_ms
         words = (self.group, self.flags, self.prefix, min_idle_ms, max_retries, beyond, expected, tolerance_ms, *ids)

@@ -54,7 +54,7 @@ class Stream(StreamBase[T]):
         return asyncio.Lock()
 
     async def backend(self) -> AsyncBackend:
-        """The connection, made when it is first needed."""
+        """Return the connection, made on first use."""
         async with self._opening:
             if self._backend is None:
                 self._backend = await aconnect(self._definition.url)
@@ -137,7 +137,7 @@ class Stream(StreamBase[T]):
                 raise
 
     async def reset_topology(self) -> None:
-        """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""
+        """Learn the shape of a cluster again, as in the RFC. Never needed: answers of the cluster update it."""
         await (await self.backend()).reset_topology()
         for worker in tuple(self._workers):
             await asyncio.to_thread(worker.reset_topology)

@@ -146,7 +146,7 @@ class Consuming:
             backend.close()
 
     def next(self, wait_s: float | None) -> Message[Any] | None:
-        """A message, waiting for one up to `wait_s` and no longer than one read does; None if none came.
+        """Return a message, or None after `wait_s` or the time of one read without one.
 
         A server that has gone away is asked again the next time, and `failure` says so meanwhile. Raises WorkerFailed
         if the thread that renews leases has failed.

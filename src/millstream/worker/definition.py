@@ -66,7 +66,7 @@ class Producers:
         self.give_back(producer)
 
     def take(self) -> Producer:
-        """A producer with a call more, for one caller until it is given back."""
+        """Lend a producer to one caller until it is given back."""
         with self._lock:
             producer = self._free.pop() if self._free else Producer(secrets.token_hex(8).encode())
         producer.calls += 1
@@ -182,7 +182,7 @@ class Definition:
         )
 
     def make_heart(self, consumer: Consumer) -> Heart | None:
-        """The process that renews leases too, if the settings want one."""
+        """Return the process that also renews leases, if the settings enable it."""
         return Heart(self.url, consumer) if self.settings.heartbeat_process else None
 
     def register(self, function: Handler | None, concurrency: int, timeout: float | None) -> Any:
@@ -205,7 +205,7 @@ class Definition:
         ttl: float | None,
         headers: Mapping[str, str] | None,
     ) -> Iterator[AbstractContextManager[Call[list[Published]]]]:
-        """The calls that publish values: each to be entered, sent and left again."""
+        """Yield the calls that publish values; each is entered, sent and left again."""
         if dedupe is not None:  # nothing may be sent before it is known that there is a token for each
             values, dedupe = list(values), _tokens(dedupe)
             if len(values) != len(dedupe):
@@ -254,7 +254,7 @@ class Definition:
         headers: Mapping[str, str] | None,
         now_ms: Callable[[], int],
     ) -> Publication:
-        """A value that is appended in the step which acknowledges a message."""
+        """Return an entry that is appended in the step which acknowledges a message."""
         tokens = None if dedupe is None else _tokens([dedupe])
         (entry,) = self._entries([value], delay, tokens, ttl, headers, now_ms)
         return Publication(
@@ -309,7 +309,7 @@ class Definition:
 
 
 def _tokens(dedupe: Iterable[str]) -> list[str]:
-    """The tokens of published values, checked."""
+    """Return the checked tokens of published values."""
     if isinstance(dedupe, str):
         raise ConfigError(f"dedupe: must be a list with a text for each value, not the text {dedupe!r}")
     tokens = list(dedupe)
@@ -333,7 +333,7 @@ def _checked_headers(headers: Mapping[str, str] | None) -> Iterable[tuple[str, s
 
 
 def known_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given by name; an unknown one is named."""
+    """Return settings given by name. Raises an error that names an unknown one."""
     there = tuple(Settings.__dataclass_fields__)
     for name in overrides:
         if name not in there:

@@ -148,7 +148,7 @@ class Message(Generic[T]):
         self._published.append(definition.publication(value, delay, dedupe, ttl, headers, context.now_ms))
 
     def ack(self) -> None:
-        """It is done."""
+        """Acknowledge the message: its work is done."""
         self.settle(ends.Ack())
 
     def retry(self, delay: float = 0.0) -> None:
@@ -169,7 +169,7 @@ class Message(Generic[T]):
         self.context.extend(self.delivery, seconds)
 
     def whole(self, settlement: Settlement) -> Settlement:
-        """A settlement with all that belongs to it: an acknowledgement takes along what was published."""
+        """Return a settlement with its publications: an acknowledgement appends them in the same step."""
         return ends.Ack(tuple(self._published)) if isinstance(settlement, ends.Ack) else settlement
 
     def settle(self, settlement: Settlement) -> None:

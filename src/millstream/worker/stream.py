@@ -139,7 +139,7 @@ class Stream(StreamBase[T]):
             raise consuming.failure
 
     def reset_topology(self) -> None:
-        """The RFC's word: learn a cluster's shape anew. Never needed: its answers tell. Elsewhere it does nothing."""
+        """Learn the shape of a cluster again, as in the RFC. Never needed: answers of the cluster update it."""
         self.backend.reset_topology()
         for worker in tuple(self._workers):
             worker.reset_topology()

@@ -35,7 +35,7 @@ class ConnectPatience:
     threads: Threads = SYSTEM
 
     def open(self, open_backend: Callable[[], Backend]) -> Backend | None:
-        """A backend, as soon as there is one; None if `stop` was set before."""
+        """Return a backend as soon as the server answers, or None if `stop` was set before."""
         return self.until_it_works(open_backend)
 
     def until_it_works(self, action: Callable[[], T]) -> T | None:

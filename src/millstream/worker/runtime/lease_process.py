@@ -157,7 +157,7 @@ class Child:
                 self.held.pop(tuple(message["drop"]), None)
 
     def due(self, now_s: float) -> list[Key]:
-        """What is to be renewed; what is past its time is forgotten."""
+        """Return the leases to renew, and drop those that have ended."""
         with self.lock:
             for key in [key for key, until in self.held.items() if until is not None and now_s >= until]:
                 del self.held[key]

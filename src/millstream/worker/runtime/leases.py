@@ -82,7 +82,7 @@ class LeaseKeeper:
         return held
 
     def let_go(self, held: HeldDelivery) -> None:
-        """It is settled: renew it no longer."""
+        """Stop renewing a settled delivery."""
         with self._lock:
             if self._held.get((held.delivery.id, held.delivery.number)) is held:
                 del self._held[held.delivery.id, held.delivery.number]
@@ -162,7 +162,7 @@ class LeaseKeeper:
                 wait_s = min(1.0, self._consumer.settings.heartbeat_s / 2)
 
     def turn(self) -> float:
-        """What is due now; seconds until something is again."""
+        """Return the due renewals, and the seconds until the next one."""
         now = self._consumer.watch_ms()
         self._time_out(now)
         self._is_renewing = True

@@ -55,7 +55,7 @@ class ExpiryListener:
 
     @classmethod
     def start_for(cls, consumer: Consumer, open_backend: Callable[[], Backend]) -> ExpiryListener | None:
-        """A running listener if the settings want one. A server that is away now is no error: it is tried again."""
+        """Return a running listener if the settings enable it. An unreachable server is tried again later."""
         if consumer.rfc is None or not consumer.settings.has_listener:
             return None
         listener = cls(consumer, consumer.rfc, open_backend)
@@ -177,7 +177,7 @@ class ExpiryListener:
 
 
 def client_of(backend: Backend, owner: tuple[str, int]) -> Any:
-    """The redis-py client of one server."""
+    """Return the redis-py client of one server."""
     raw = backend.raw_client()
     if not backend.is_cluster:
         return raw
@@ -188,14 +188,14 @@ def client_of(backend: Backend, owner: tuple[str, int]) -> Any:
 
 
 def pattern_of(backend: Backend, lock_base: bytes) -> bytes:
-    """What to subscribe to: all locks of a stream, in the database that we use. A cluster's is 0."""
+    """Return the pattern to subscribe to: all locks of a stream in the used database. A cluster has database 0."""
     pool = getattr(backend.raw_client(), "connection_pool", None)
     database = int(pool.connection_kwargs.get("db") or 0) if pool is not None else 0
     return b"__keyspace@%d__:%s*" % (database, escape_glob(lock_base))
 
 
 def id_of_event(event: Mapping[str, Any], lock_base: bytes) -> bytes | None:
-    """The entry whose lock expired, from any pub/sub message at all; None for everything else."""
+    """Return the entry whose lock expired, or None for every other pub/sub message."""
     channel, data = event.get("channel"), event.get("data")
     if event.get("type") != "pmessage" or data != b"expired" or not isinstance(channel, bytes):
         return None
@@ -221,5 +221,5 @@ def merge_flags(client: Any) -> bool:
 
 
 def escape_glob(text: bytes) -> bytes:
-    """A text that a pattern takes literally."""
+    """Escape a text so that a pattern matches it literally."""
     return re.sub(rb"([*?\[\]\\^])", rb"\\\1", text)

@@ -464,14 +464,14 @@ class Worker:
         self._answers.put(_Answer(running, settlement))
 
     def _answer_early(self, running: RunningHandler, settlement: Settlement) -> None:
-        """The handler settled the message by itself; LeaseLost if we know already that it is too late."""
+        """Settle a message at the request of its handler. Raises LeaseLost if the lease is known to be lost."""
         if running.held.lease.is_lost:
             raise LeaseLost(running.message.stream, running.message.id)
         if running.finish():
             self._answers.put(_Answer(running, settlement))
 
     def _on_timeout(self, held: HeldDelivery) -> None:
-        """A handler is late: its delivery counts as failed, and its thread is given up."""
+        """Give a late handler up: its delivery counts as failed, and its thread is abandoned."""
         running = self._running.get((held.delivery.id, held.delivery.number))
         if running is None or not running.finish():
             return
@@ -689,7 +689,7 @@ class Worker:
 def make_context(
     consumer: Consumer, policy: RetryPolicy, extend: Callable[[Delivery, float], None], urls: tuple[str, ...]
 ) -> Context:
-    """What messages of a consumer share."""
+    """Return the values that all messages of a consumer share."""
     return Context(
         consumer.stream.decode("utf-8", "replace"),
         consumer.group.decode("utf-8", "replace"),
@@ -718,7 +718,7 @@ def _is_over(error: BackendError, failures: int, settings: Settings) -> bool:
 
 
 def require_handler(handler: Registered | None, stream: str) -> Registered:
-    """The handler, or an error that says how to give one."""
+    """Return the handler. Raises an error that says how to register one."""
     if handler is None:
         raise ConfigError(f"stream {stream!r} has no handler: put @stream.handler() on a function, or use consume()")
     return handler
