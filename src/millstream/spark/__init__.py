@@ -43,14 +43,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What pipelines are made of, when it is asked for: Spark's workers import this package and need none of it."""
+    """Import names of pipelines on first use: Spark's workers import this package and do not need them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("millstream.spark.pipeline.definition"), name)
 
 
 def settle(df: Any, **options: object) -> Any:
-    """A writer that settles the rows of a frame: `.start()` it if the frame is streaming, `.save()` it if not."""
+    """Return a writer that settles the rows of a frame: call `.start()` for a streaming frame, `.save()` otherwise."""
     from millstream.spark.settlement.sink import settle as writer
 
     return writer(df, **options)

@@ -13,7 +13,7 @@ MAX_ID = (1 << 128) - 1
 
 
 def parse_id(text: str | bytes, *, default_sequence: int = 0) -> int:
-    """The number of `ms-seq` or `ms`; ConfigError if it is neither."""
+    """Return the number of `ms-seq` or `ms`. Raises ConfigError for other texts."""
     word = text.decode("utf-8", "replace") if isinstance(text, bytes) else text.strip()
     ms, dash, sequence = word.partition("-")
     if not (ms.isdecimal() and (sequence.isdecimal() or not dash)):
@@ -30,10 +30,10 @@ def text_of(number: int) -> str:
 
 
 def ms_of(number: int) -> int:
-    """The time in it."""
+    """Return the time in an id."""
     return number // _SEQUENCES
 
 
 def first_of(ms: int) -> int:
-    """The first id that a millisecond can have."""
+    """Return the first possible id of a millisecond."""
     return ms * _SEQUENCES

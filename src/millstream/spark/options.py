@@ -173,7 +173,7 @@ class Given:
         return default if found is None else found
 
     def parsed(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        """The option's value read by `parse`, whose ConfigError is made to name the option."""
+        """Return the option's value read by `parse`. A ConfigError of `parse` gets the name of the option."""
         value = self._values.get(name.lower())
         if value is None:
             return default
@@ -196,7 +196,7 @@ class Given:
 
 
 def parse_read(options: Mapping[str, str]) -> Read:
-    """The options of a read."""
+    """Return the options of a read."""
     given = Given(options, READ)
     starting_ms, ending_ms = (given.parsed(name, _time, None) for name in ("startingTimestamp", "endingTimestamp"))
     starting = Bounds(EARLIEST) if starting_ms is None else Bounds(first_of(starting_ms))
@@ -222,7 +222,7 @@ def parse_read(options: Mapping[str, str]) -> Read:
 
 
 def parse_write(options: Mapping[str, str]) -> Write:
-    """The options of a write."""
+    """Return the options of a write."""
     given = Given(options, WRITE)
     return Write(
         connection=parse_connection(given),
@@ -236,7 +236,7 @@ def parse_write(options: Mapping[str, str]) -> Write:
 
 
 def parse_table(options: Mapping[str, str]) -> TableOptions:
-    """The options of a table for looking."""
+    """Return the options of a table for inspection."""
     given = Given(options, TABLE)
     return TableOptions(
         connection=parse_connection(given),
@@ -312,7 +312,7 @@ def _unknown(key: str, names: Mapping[str, str]) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """A list with commas, or a JSON list; `{0..7}` in a name stands for eight names."""
+    """Parse a list with commas or a JSON list. `{0..7}` in a name stands for eight names."""
     words = _json_list(text) if text.startswith("[") else [word.strip() for word in text.split(",")]
     found = [name for word in words if word for name in _expanded(word)]
     if not found:

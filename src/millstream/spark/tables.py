@@ -45,7 +45,7 @@ SCHEMAS = {
 
 
 def table_schema(table: TableOptions) -> str:
-    """A table's columns."""
+    """Return a table's columns."""
     return SCHEMAS[table.name]
 
 

@@ -137,7 +137,7 @@ class Member:
         self.open()
 
     def adopt(self, consumer: bytes) -> HeldBatch:
-        """What a consumer has pending, as a batch."""
+        """Return the pending entries of a consumer as a batch."""
         ranges: list[Range] = []
         picked: list[Picked] = []
         ended: list[Settle] = []
@@ -166,7 +166,7 @@ class Member:
             after = page.after
 
     def _pick(self, consumer: bytes, room: Room) -> None:
-        """What was delivered before and is nobody's, or a silent consumer's."""
+        """Take entries that were delivered before and are released, or belong to a silent consumer."""
         if not self._clock.may_take_over(self._now_ms()):
             return
         if self._watch_s() < self._next_pick_s:
@@ -212,7 +212,7 @@ class Member:
                 return
 
     def _delivered(self, consumer: bytes, count: int) -> Entries:
-        """New entries, by a connection that is made for many of them."""
+        """Read new entries over a connection made for large replies."""
         try:
             if self._wire is None:
                 place = self._server.address(self.stream)
@@ -229,7 +229,7 @@ class Member:
         return entries
 
     def _ranges(self, consumer: bytes, entries: Entries) -> list[Range]:
-        """The entries as ranges, without those that must not be worked on: these are settled."""
+        """Return the entries as ranges. Entries that must not be processed are settled and left out."""
         ends = self._condemned(entries)
         items = [item(entries.id_at(at), 1, end, self.stream, self._terms) for at, end in ends.items()]
         self._settle(consumer, items)
@@ -269,7 +269,7 @@ class Member:
     # Keeping
 
     def hold(self, consumer: bytes, owner: bytes, held: HeldBatch) -> None:
-        """A batch is to be run: its entries stay until it is over."""
+        """Keep the entries of a batch until it is over."""
         trim = self._options.retain != "all"
         try:
             self._run(self.batches.hold(owner, text_of(held.first).encode(), consumer, held.rows, trim=trim))
@@ -297,7 +297,7 @@ class Member:
     # Ending
 
     def finish(self, consumer: bytes, owner: bytes, held: HeldBatch) -> None:
-        """A batch is over: end what it has left unsettled, remove its consumer and what nobody needs any more."""
+        """Close a batch: settle its remaining entries, remove its consumer and entries that no group needs."""
         try:
             self._finish(consumer, owner, held)
         except ServerReplied as error:
@@ -323,7 +323,7 @@ class Member:
         self._settle(consumer, [Settle(text_of(each.id).encode(), each.deliveries) for each in ordered])
 
     def _left(self, entry_id: bytes, number: int, held: HeldBatch) -> Settle:
-        """What becomes of an entry that is still pending when its batch is over."""
+        """Decide about an entry that is still pending when its batch is over."""
         if held.holds(parse_id(entry_id)):
             return item(entry_id, number, unsettled(number, self._terms), self.stream, self._terms)
         # It was never in the batch: the reply that told of it was lost.
@@ -371,7 +371,7 @@ class Member:
 
 
 def cut(first: int, last: int, count: int, without: list[int], id_at: Callable[[int], int]) -> list[Range]:
-    """A range of `count` entries without those at some places; `id_at` says the id at a place."""
+    """Return a range of `count` entries without those at some positions. `id_at` returns the id at a position."""
     found, start = [], 0
     for place in [*without, count]:
         if place > start:

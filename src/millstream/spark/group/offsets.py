@@ -79,7 +79,7 @@ class GroupOffset:
 
 
 def consumer_of(prefix: str, token: str, batch: int) -> bytes:
-    """The consumer whose pending list is the manifest of a batch."""
+    """Return the consumer whose pending list is the manifest of a batch."""
     return f"{prefix}-{token}-{batch}".encode()
 
 
@@ -102,7 +102,7 @@ def to_json(offset: GroupOffset) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> GroupOffset:
-    """The batch of a checkpoint; ConfigError if it is not one of ours."""
+    """Read the batch of a checkpoint. Raises ConfigError if it is not one of ours."""
     if found.get("v") != VERSION or "token" not in found or "batch" not in found:
         raise ConfigError(
             "the checkpoint is not one of group mode: use another checkpointLocation when option 'group' is added or "
@@ -136,7 +136,7 @@ class OffsetPart:
 
 
 def parts_of(offset: GroupOffset, prefix: str) -> list[OffsetPart]:
-    """The batch in about as many parts as it says; nothing but the offset decides it."""
+    """Split a batch into about as many parts as it names. The result depends on the offset only."""
     most = max(1, -(-offset.rows // max(1, offset.parts)))
     consumer = consumer_of(prefix, offset.token, offset.batch).decode()
     return [

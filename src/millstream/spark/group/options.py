@@ -81,7 +81,7 @@ def has_group(options: Mapping[str, str]) -> bool:
 
 
 def parse_group_read(options: Mapping[str, str]) -> GroupRead:
-    """The options of a read in group mode."""
+    """Return the options of a read in group mode."""
     ranges = {name.lower(): name for name in OF_RANGES}
     for name in options:
         if name.lower() in ranges:
@@ -103,13 +103,13 @@ def parse_group_read(options: Mapping[str, str]) -> GroupRead:
 
 
 def parse_settling(options: Mapping[str, str]) -> Settling:
-    """The options of the settle sink."""
+    """Return the options of the settle sink."""
     given = Given(options, SETTLING)
     return Settling(connection=parse_connection(given), terms=parse_terms(given), stream=given.text("stream"))
 
 
 def parse_terms(given: Given) -> Terms:
-    """What a query shares with its group."""
+    """Return the settings that a query shares with its group."""
     group = given.text("group")
     if not group:
         raise ConfigError("which group? Set option 'group' to the consumer group's name")

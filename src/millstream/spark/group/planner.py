@@ -114,13 +114,13 @@ class GroupPlanner:
     # What Spark asks for
 
     def initial(self) -> dict[str, Any]:
-        """The offset before the first batch; it names the query."""
+        """Return the offset before the first batch, which names the query."""
         self._token = self._token or secrets.token_hex(6)
         self._open()
         return to_json(GroupOffset(self._token))
 
     def latest(self, start_json: dict[str, Any]) -> dict[str, Any]:
-        """The next batch; `start` itself if there is nothing to do."""
+        """Return the next batch, or `start` if there is nothing to do."""
         start = from_json(start_json)
         if self._planned is not None and self._planned[0] == start.batch:
             return self._planned[1]
@@ -145,7 +145,7 @@ class GroupPlanner:
             self._aims[stream] = Aim(generated, undelivered if undelivered is not None else 1 << 62)
 
     def parts(self, end_json: Mapping[str, Any]) -> list[OffsetPart]:
-        """What the tasks of a batch read; from now on its leases are kept, and its entries, settled ones too."""
+        """Return what the tasks of a batch read. From now on its leases are renewed and its entries kept."""
         end = from_json(end_json)
         self._open(end.streams)
         if end.batch > self._finished:
@@ -157,7 +157,7 @@ class GroupPlanner:
         return [replace(part, address=self._server.address(part.stream)) for part in found]
 
     def report(self) -> dict[str, Any] | None:
-        """What is not delivered yet, as it was last seen."""
+        """Return the last known number of undelivered entries."""
         return self._reported
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class GroupPlanner:
         return Room(most, new, cut_every)
 
     def _once(self, member: Member, consumer: bytes, aim: Aim, held: HeldBatch) -> HeldBatch:
-        """What this run has not had before: a row that was released or retried at once is for the next run."""
+        """Leave out rows that this run has already had: a row released or retried at once is for the next run."""
         again = tuple(each for each in held.picked if aim.seen.holds(each.id))
         if again:
             self._patiently(lambda: member.give_back(consumer, HeldBatch(picked=again)))

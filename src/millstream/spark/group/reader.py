@@ -37,7 +37,7 @@ class Chunk:
     picked: tuple[Picked, ...] | None = None  # None: all were delivered for the first time
 
     def about(self) -> dict[str, pa.Array]:
-        """The columns about deliveries."""
+        """Return the columns about deliveries."""
         count = self.entries.count
         if self.picked is None:
             numbers, idle = pa.repeat(pa.scalar(1, pa.int32()), count), pa.repeat(pa.scalar(0, pa.int64()), count)
@@ -48,7 +48,7 @@ class Chunk:
 
 
 def read_part(connection: ConnectionOptions, part: OffsetPart, fetch: int) -> Iterator[Chunk]:
-    """A part's entries, as far as they are still there. Each chunk is valid until the next is asked for."""
+    """Yield the existing entries of a part. Each chunk is valid until the next one is requested."""
     if part.picked:
         yield from _read_picked(connection, part)
     for span in part.spans:
@@ -121,7 +121,7 @@ class DeliveryWire(Wire):
 
 
 def open_delivery(connection: ConnectionOptions, stream: str, hint: Address | None) -> DeliveryWire:
-    """A connection to the server that has a stream."""
+    """Open a connection to the server that has a stream."""
     with open_for(connection, stream, hint) as found:
         address = found.address
     return DeliveryWire(connection, address)

@@ -16,12 +16,12 @@ from millstream.spark.group.options import Terms
 
 
 def keys_of(stream: str, terms: Terms) -> Keys:
-    """The keys around a stream."""
+    """Return the keys of a stream."""
     return Keys(stream.encode("utf-8", "surrogateescape"), terms.dead_letter.encode())
 
 
 def batches_of(stream: str, terms: Terms, capabilities: Capabilities) -> Batches:
-    """The steps of a query on a stream."""
+    """Return the steps of a query on a stream."""
     steps = Steps(
         keys_of(stream, terms),
         terms.group.encode(),
@@ -54,7 +54,7 @@ def unsettled(deliveries: int, terms: Terms) -> Settlement:
 
 
 def item(entry_id: bytes, number: int | None, settlement: Settlement, stream: Word, terms: Terms) -> Settle:
-    """A settlement as the step takes it."""
+    """Return a settlement in the form of the step."""
     match settlement:
         case Ack():
             return Settle(entry_id, number)
@@ -69,7 +69,7 @@ def item(entry_id: bytes, number: int | None, settlement: Settlement, stream: Wo
 
 
 def epitaph(dead: DeadLetter, stream: Word, terms: Terms) -> tuple[Word, ...]:
-    """What a dead letter says of an entry's end, in a worker's order; the step fills in what is empty."""
+    """Return the texts of a dead letter, in the same order as a worker. The step fills in empty ones."""
     return (
         "stream",
         stream,
@@ -91,5 +91,5 @@ def epitaph(dead: DeadLetter, stream: Word, terms: Terms) -> tuple[Word, ...]:
 
 
 def pages(items: Sequence[Settle], size: int) -> list[Sequence[Settle]]:
-    """The items, so many at a time."""
+    """Yield the items in pages."""
     return [items[start : start + size] for start in range(0, len(items), size)]

@@ -113,13 +113,13 @@ class Pipeline:
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
-        """A pipeline from a TOML file; see `pipeline_toml`."""
+        """Read a pipeline from a TOML file; see `toml`."""
         from millstream.spark.pipeline.toml import pipeline_from
 
         return pipeline_from(cls, path)
 
     def at(self, url: str | None) -> Self:
-        """The same at another server; streams that it writes to go along unless they say where they are."""
+        """Return the same pipeline at another server. Its target streams move along unless they name a server."""
         if url is None:
             return self
         here = self.source.url
@@ -174,7 +174,7 @@ class Pipeline:
         url: str | None = None,
         master: str | None = None,
     ) -> Backfilled:
-        """The same steps over history, written beside the live rows and without those that are there already."""
+        """Run the same steps over history. Rows that the sinks already have are left out."""
         from millstream.spark.pipeline.run import backfilled
 
         return backfilled(self.at(url), from_, to, spark, master)

@@ -46,7 +46,7 @@ RowStep = Rows | Parsed
 
 
 def columns_after(step: RowStep, before: StructType) -> StructType:
-    """The columns behind a step."""
+    """Return the columns after a step."""
     ours = [each for each in before.fields if each.name in TYPES]
     match step:
         case Parsed():
@@ -59,7 +59,7 @@ def columns_after(step: RowStep, before: StructType) -> StructType:
 
 
 def run(step: RowStep, row: Values) -> Values | None:
-    """The row behind a step; None if it is done."""
+    """Return the row after a step, or None if it is done."""
     if isinstance(step, Parsed):
         payload = row.pop(step.payload)
         if payload is None:
@@ -161,7 +161,7 @@ def _mapper(stage: Stage, schema: pa.Schema) -> Callable[[Batches], Batches]:
 
 
 def stepped(batch: pa.RecordBatch, stage: Stage, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch through row steps."""
+    """Run a batch through row steps."""
     rows = [_tried(row, stage) for row in rows_of(batch)]
     try:
         return pa.RecordBatch.from_pylist(rows, schema)
@@ -187,7 +187,7 @@ def _tried(row: Values, stage: Stage) -> Values:
 
 
 def end_of(failure: Exception, policy: RetryPolicy) -> Values:
-    """The columns that say how a row ends whose step has failed."""
+    """Return the outcome columns of a row whose step has failed."""
     if isinstance(failure, MalformedPayload):
         return {"_outcome": DEAD, "_reason": str(Reason.MALFORMED), "_error": str(failure)}
     return {f"_{name}": value for name, value in outcome_of(failure, policy).items()}

@@ -68,13 +68,13 @@ class Applied:
             each.unpersist()
 
     def ended(self) -> DataFrame | None:
-        """The rows that ended before the last step."""
+        """Return the rows that ended before the last step."""
         frames = [ended_rows(each) for each in self.stages]
         return reduce(DataFrame.unionByName, frames) if frames else None
 
 
 def plan(pipeline: Pipeline) -> list[AnyStage | Callable[[DataFrame], DataFrame]]:
-    """The steps, row steps that follow each other as one."""
+    """Return the steps, with consecutive row steps joined."""
     steps: list[Any] = list(pipeline.steps)
     if pipeline.schema is not None:
         steps.insert(0, Parsed(table_of(pipeline.schema), pipeline.payload))
@@ -92,7 +92,7 @@ def plan(pipeline: Pipeline) -> list[AnyStage | Callable[[DataFrame], DataFrame]
 
 
 def applied(pipeline: Pipeline, frame: DataFrame) -> Applied:
-    """A batch behind the steps. Each stage is kept: run again, a function might answer otherwise."""
+    """Return a batch after the steps. Each stage is cached, because a function may answer differently the next time."""
     found = Applied(frame)
     for step in plan(pipeline):
         if isinstance(step, AnyStage):
@@ -108,7 +108,7 @@ def applied(pipeline: Pipeline, frame: DataFrame) -> Applied:
 
 
 def named(frame: DataFrame, meta: Mapping[str, str]) -> DataFrame:
-    """The source's columns about entries under our names, which no payload has."""
+    """Return the source's columns about entries under reserved names."""
     theirs = {name: ours for ours, name in meta.items()}
     return frame.toDF(*(theirs.get(name, name) for name in frame.columns))
 
@@ -314,7 +314,7 @@ def _settlements(manifest: DataFrame, ended: DataFrame | None) -> DataFrame:
 
 
 def _reject(pipeline: Pipeline, ended: DataFrame | None, batch: Batch) -> None:
-    """What becomes of rows that failed where there is no group to settle them in."""
+    """Handle failed rows without a group in which they could be settled."""
     if ended is None:
         return
     failed = ended.where(f.col("outcome") != ACK)
@@ -358,7 +358,7 @@ class Result:
 
 
 def tried(pipeline: Pipeline, rows: Sequence[Any], spark: SparkSession | None) -> Result:
-    """What a pipeline makes of rows."""
+    """Return what a pipeline makes of rows."""
     here = spark or session(pipeline.name)
     found = applied(pipeline, _given(pipeline, rows, here))
     try:
@@ -429,7 +429,7 @@ class Backfilled:
 
 
 def backfilled(pipeline: Pipeline, from_: Any, to: Any, spark: SparkSession | None, master: str | None) -> Backfilled:
-    """The steps over what a stream had between two times, beside what the live pipeline has written."""
+    """Run the steps over the entries between two times, beside the rows of the live pipeline."""
     targets = [sink for sink in pipeline.sinks if isinstance(sink, Parquet)]
     if len(targets) != len(pipeline.sinks):
         raise ConfigError("sinks: a back-fill leaves out what is there already, and can look that up in Parquet only")
@@ -485,7 +485,7 @@ def _history_schema(pipeline: Pipeline, payload: str | None) -> str:
 
 
 def _without(spark: SparkSession, frame: DataFrame, sink: Parquet) -> DataFrame:
-    """The rows that a sink does not have, by stream and id."""
+    """Return the rows that a sink does not have, by stream and id."""
     if COUNT not in frame.columns:
         frame = frame.withColumns({COUNT: f.lit(1), CONSUMER: f.lit("backfill")})
     path = str(sink.path)
@@ -497,7 +497,7 @@ def _without(spark: SparkSession, frame: DataFrame, sink: Parquet) -> DataFrame:
 
 
 def moment(value: Any, now_ms: int) -> int:
-    """A time in ms: "now", a duration ago ("2h"), or a number of ms since 1970."""
+    """Return a time in ms: "now", a duration ago ("2h"), or a number of ms since 1970."""
     if value == "now":
         return now_ms + 1  # an end is not read, and what was appended in this very millisecond is there
     if isinstance(value, int):

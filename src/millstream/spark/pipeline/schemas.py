@@ -67,7 +67,7 @@ class Table:
 
 
 def table_of(schema: Any) -> Table:
-    """The table that a dataclass, named tuple, TypedDict, pydantic model or JSON Schema describes."""
+    """Return the table that a dataclass, named tuple, TypedDict, pydantic model or JSON Schema describes."""
     if isinstance(schema, Mapping):
         return _json_table(schema)
     if records.is_model(schema) or records.is_record(schema):
@@ -121,7 +121,7 @@ def _columns(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as Arrow takes it."""
+    """Convert a value for Arrow."""
     if type(value) in _TAKEN:  # most are, and the questions below take a while
         return value
     if type(value) is int and -_LARGEST <= value < _LARGEST:

@@ -39,12 +39,12 @@ class GroupSource:
     meta = OF_GROUP
 
     def read_options(self, url: str | None, retry: RetryPolicy) -> dict[str, str]:
-        """The options of the read."""
+        """Return the options of the read."""
         found = self._shared(url, retry) | {"stream": self.stream, "maxOffsetsPerTrigger": self.max_rows}
         return _texts(found | dict(self.options))
 
     def settle_options(self, url: str | None, retry: RetryPolicy) -> dict[str, str]:
-        """The options of the settle sink: those that the read has too, and that are about settling."""
+        """Return the options of the settle sink: those of the read that are about settling."""
         shared = {
             "username",
             "password",
@@ -90,7 +90,7 @@ class RangeSource:
     meta = OF_RANGE
 
     def read_options(self, url: str | None, retry: RetryPolicy) -> dict[str, str]:
-        """The options of the read."""
+        """Return the options of the read."""
         found = {
             "url": url or self.url,
             "stream": self.stream,
@@ -117,7 +117,7 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def history(source: Source, url: str | None, start_ms: int, end_ms: int) -> dict[str, str]:
-    """The options of a batch read of what a source had between two times."""
+    """Return the options of a batch read between two times."""
     taken = {
         "username",
         "password",
@@ -137,7 +137,7 @@ def history(source: Source, url: str | None, start_ms: int, end_ms: int) -> dict
 
 
 def read_schema(source: Source, payload: str | None) -> str:
-    """What is asked of the source: its columns about entries, then the payload's field or those named as columns."""
+    """Return the columns to read: those about entries, then the payload's field or the named columns."""
     about = [f"{name} {TYPES[ours]}" for ours, name in source.meta.items()]
     if payload is not None:
         return ", ".join([*about, f"`{payload}` binary"])

@@ -69,7 +69,7 @@ class Require:
         return f"Require({self.condition!r})"
 
     def parts(self) -> Iterator[tuple[str, str | None]]:
-        """The error in pieces: text, and the column that follows it."""
+        """Split the error into pieces: text, and the column after it."""
         for text, name, _, _ in Formatter().parse(self.error):
             yield text, name
 

@@ -49,7 +49,7 @@ TOP = (*PLAIN, "schema", "source", "steps", "sinks", "retry", "rejects", "waterm
 
 
 def pipeline_from(make: Callable[..., P], path: str | os.PathLike[str]) -> P:
-    """The pipeline that a file describes."""
+    """Return the pipeline that a file describes."""
     file = Path(path)
     try:
         with file.open("rb") as opened:
@@ -86,7 +86,7 @@ def _parts(found: Table, where: Path) -> dict[str, Any]:
 
 
 def source_of(table: Table) -> Source:
-    """The source of a table."""
+    """Return the source of a table."""
     kind = GroupSource if "group" in table else RangeSource
     _known(table, tuple(kind.__dataclass_fields__), "source")
     if "stream" not in table:
@@ -95,7 +95,7 @@ def source_of(table: Table) -> Source:
 
 
 def retry_of(table: Table) -> RetryPolicy:
-    """The retry policy of a table."""
+    """Return the retry policy of a table."""
     _known(table, ("max_retries", "backoff"), "retry")
     backoff = table.get("backoff", {})
     given: dict[str, Any] = {"first": backoff} if isinstance(backoff, int | float) else dict(backoff)
@@ -145,7 +145,7 @@ def _known(table: Any, names: tuple[str, ...], what: str) -> Table:
 
 
 def imported(target: str, where: Path) -> Any:
-    """What MODULE:NAME names; modules are looked for beside the file, too."""
+    """Load MODULE:NAME. Modules are also searched beside the file."""
     module_name, mark, name = target.partition(":")
     if not mark or not module_name or not name:
         raise ConfigError(f"{target!r} names nothing: MODULE:NAME, such as app:charge")

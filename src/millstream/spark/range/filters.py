@@ -47,7 +47,7 @@ class Narrowed:
 
 
 def narrow(comparisons: Iterable[IdComparison]) -> Narrowed:
-    """What these filters allow."""
+    """Return the bounds that these filters allow."""
     found = Narrowed()
     for each in comparisons:
         match each.column:
@@ -62,7 +62,7 @@ def narrow(comparisons: Iterable[IdComparison]) -> Narrowed:
 
 
 def both(one: Window, other: Window) -> Window:
-    """What lies in both."""
+    """Return the intersection of two bounds."""
     named = [streams for streams in (one.streams, other.streams) if streams is not None]
     streams = frozenset.intersection(*named) if named else None
     highs = [high for high in (one.high, other.high) if high is not None]

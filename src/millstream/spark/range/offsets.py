@@ -67,7 +67,7 @@ def _position(position: Position) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> Offset:
-    """The offset of a checkpoint; ConfigError if it is not one of ours."""
+    """Read the offset of a checkpoint. Raises ConfigError if it is not one of ours."""
     if found.get("v") != VERSION or not isinstance(found.get("streams"), dict):
         raise ConfigError(
             "the checkpoint has no offsets of this source: use another checkpointLocation for another source or version"
@@ -84,7 +84,7 @@ def _from_position(found: Mapping[str, Any]) -> Position:
 
 
 def spans_between(start: Offset, end: Offset) -> list[Span]:
-    """What a batch reads: nothing but its two offsets decides it."""
+    """Return what a batch reads. The result depends on its two offsets only."""
     found: list[Span] = []
     for stream, position in end.streams.items():
         before = start.streams.get(stream)

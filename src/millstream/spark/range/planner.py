@@ -118,7 +118,7 @@ class RangePlanner:
         return end
 
     def report(self) -> dict[str, Any] | None:
-        """The ends of the streams as they were last seen, and how far behind them the query is."""
+        """Return the last known ends of the streams, and the lag of the query."""
         if not self._states:
             return None
         streams = {
@@ -134,7 +134,7 @@ class RangePlanner:
         self._target = {stream: first_position("latest", state) for stream, state in states.items()}
 
     def spans(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Span]:
-        """What a batch reads."""
+        """Return what a batch reads."""
         found = spans_between(from_json(start), from_json(end))
         return [self._server.placed(span) for span in found]
 
@@ -143,7 +143,7 @@ class RangePlanner:
         self._server.close()
 
     def plan(self, start_json: Mapping[str, Any], limits: Limits) -> dict[str, Any] | None:
-        """The end of the batch that begins there, or None if it would be empty."""
+        """Return the end of the batch that begins there, or None if it would be empty."""
         start = from_json(start_json)
         states = {stream: self._state(stream) for stream in {**dict.fromkeys(self._streams()), **start.streams}}
         self._states = states
@@ -251,7 +251,7 @@ class RangePlanner:
         return state
 
     def _streams(self) -> list[str]:
-        """The streams of the query; a pattern is looked up again from time to time."""
+        """Return the streams of the query. A pattern is resolved again from time to time."""
         now = time.monotonic()
         is_due = self._looked_at is None or now - self._looked_at >= self._options.discovery_s
         if is_due and (self._options.choice.pattern is not None or not self._names):

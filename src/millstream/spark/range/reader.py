@@ -39,7 +39,7 @@ class Span:
 
 
 def read_span(connection: ConnectionOptions, span: Span, fetch: int, *, fail_on_loss: bool) -> Iterator[Entries]:
-    """The span's entries in order. Each Entries is valid until the next is asked for."""
+    """Yield the span's entries in order. Each Entries is valid until the next one is requested."""
     reader = _SpanReader(connection, span, fetch)
     try:
         yield from reader.read()

@@ -164,7 +164,7 @@ class RowReader:
         )
 
     def rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A partition's rows."""
+        """Yield a partition's rows."""
         if not isinstance(partition, SpanPartition):  # what Spark makes of no partitions at all
             return
         begin("read")

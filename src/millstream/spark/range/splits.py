@@ -85,7 +85,7 @@ def available(position: Position, state: StreamState | None) -> int:
 
 
 def shares(total: int | None, waiting: Mapping[str, int]) -> dict[str, int | None]:
-    """A limit divided among streams by what waits in them; each that has something gets at least one."""
+    """Divide a limit among streams by their waiting entries. Each stream with entries gets at least one."""
     everything = sum(waiting.values())
     if total is None or everything <= total:
         return {stream: None for stream, rows in waiting.items() if rows}
@@ -121,7 +121,7 @@ def interpolated(after: int, upto: int, first: int | None, parts: int) -> tuple[
 
 
 def drained(start: Position, state: StreamState, upto: Position, parts: int) -> Position:
-    """The position at the end of everything up to `upto`, without a look at the entries."""
+    """Return the position after everything up to `upto`, without reading entries."""
     floor = max(start.id, state.first or 0)
     if parts > 1:
         return Position(upto.id, upto.added, interpolated(start.id, upto.id, state.first, parts), floor)
@@ -155,7 +155,7 @@ class Window:
 def batch_spans(
     states: Mapping[str, StreamState], starting: Bounds, ending: Bounds, window: Window, least: int | None
 ) -> list[Span]:
-    """A batch read of everything between two bounds, both fixed now."""
+    """Plan a batch read of everything between two bounds, both fixed now."""
     ranges = {}
     for stream, state in states.items():
         if window.streams is not None and stream not in window.streams:
@@ -199,7 +199,7 @@ def _split(stream: str, state: StreamState, after: int, upto: int, parts: int) -
 
 
 def missing(stream: str) -> ConfigError:
-    """A stream that does not exist, in words."""
+    """Return an error for a stream that does not exist."""
     return ConfigError(
         f"stream {stream!r} does not exist: check option 'stream', or set option 'missingStream' to wait to read it as "
         "empty until somebody writes to it"

@@ -48,7 +48,7 @@ class Patience:
         self._pause = FIRST_PAUSE_S
 
     def renew(self) -> None:
-        """It answers."""
+        """Note that the server answers."""
         if self._since is not None:
             self._since, self._pause = None, FIRST_PAUSE_S
 
@@ -70,7 +70,7 @@ class Patience:
 
 
 def patiently(seconds: float, ask: Callable[[], T]) -> T:
-    """The answer, asked for again while the server is gone."""
+    """Return the answer of a call, repeated while the server is unreachable."""
     patience = Patience(seconds)
     while True:
         try:
@@ -80,7 +80,7 @@ def patiently(seconds: float, ask: Callable[[], T]) -> T:
 
 
 def worded(error: BackendError) -> MillstreamError:
-    """The same with advice, where there is some."""
+    """Return an error with advice, if there is some."""
     if isinstance(error, ServerReplied) and (hint := _HINTS.get(error.code)):
         return ConfigError(f"{hint}: the server says {str(error)!r}")
     return error

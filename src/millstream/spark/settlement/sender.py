@@ -193,7 +193,7 @@ class _Line:
     # Sending
 
     def _all(self, calls: Iterable[Call[T]]) -> Iterator[T]:
-        """The replies to calls that can be sent twice; a few are under way at a time."""
+        """Yield the replies to calls that can be sent twice. A few are in flight at a time."""
         flying: deque[tuple[Call[T], bytes]] = deque()
         for call in calls:
             flying.append((call, _packed(call.argv)))

@@ -70,7 +70,7 @@ def settle_all(options: Settling, batches: Iterator[pa.RecordBatch]) -> SettledM
 
 
 def tell(messages: list[WriterCommitMessage | None]) -> Tally:
-    """What all tasks have settled; a line in the log if some of it came too late."""
+    """Return what all tasks have settled. Late settlements are logged."""
     total = Tally()
     for message in messages:
         if isinstance(message, SettledMessage):
@@ -112,14 +112,14 @@ class StreamSettler(DataSourceStreamArrowWriter):
 
 
 def batch_settler(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSettler:
-    """The writer of `df.write`."""
+    """Return the writer of `df.write`."""
     if overwrite:
         raise ConfigError("settlements cannot be overwritten: use mode('append')")
     return BatchSettler(_checked(options, schema))
 
 
 def stream_settler(options: Mapping[str, str], schema: StructType) -> StreamSettler:
-    """The writer of `df.writeStream`."""
+    """Return the writer of `df.writeStream`."""
     return StreamSettler(_checked(options, schema))
 
 
@@ -130,7 +130,7 @@ def _checked(options: Mapping[str, str], schema: StructType) -> Settling:
 
 
 def settle(df: Any, **options: object) -> Any:
-    """A writer that settles the rows of a frame: `.start()` it if the frame is streaming, `.save()` it if not."""
+    """Return a writer that settles the rows of a frame: call `.start()` for a streaming frame, `.save()` otherwise."""
     from millstream.spark.runtime.session import register
 
     if find_spec("pyspark_millstream_settle") is None:  # else Spark finds it by itself, and no batch waits for us

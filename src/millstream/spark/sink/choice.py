@@ -41,6 +41,6 @@ def _best_way(options: Write, stream: str) -> str:
 
 
 def _idmp_question(stream: str) -> tuple[str, ...]:
-    """A command that changes nothing, and that only a server with IDMP understands."""
+    """Return a command that changes nothing and that only a server with IDMP understands."""
     beside = Keys(stream.encode()).base.decode() + ":no-such-key"
     return ("XADD", beside, "NOMKSTREAM", "IDMP", "p", "i", "*", "f", "v")

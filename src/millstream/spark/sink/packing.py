@@ -47,7 +47,7 @@ class Packed:
 
 
 def layout_of(schema: pa.Schema, has_stream: bool) -> Layout:
-    """What is what, by the columns' names; ConfigError if rows could not become entries."""
+    """Assign columns by their names. Raises ConfigError if rows could not become entries."""
     names = schema.names
     fields = FIELDS if FIELDS in names and pa.types.is_map(schema.field(FIELDS).type) else None
     stream = None if has_stream or STREAM not in names else STREAM
@@ -64,7 +64,7 @@ def layout_of(schema: pa.Schema, has_stream: bool) -> Layout:
 
 
 def by_stream(batch: pa.RecordBatch, layout: Layout, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each stream, in their order."""
+    """Yield the rows of each stream, in order."""
     if layout.stream is None:
         assert default is not None
         yield default, batch
@@ -78,7 +78,7 @@ def by_stream(batch: pa.RecordBatch, layout: Layout, default: str | None) -> Ite
 
 
 def pack(batch: pa.RecordBatch, layout: Layout, *, keep_nulls: bool) -> Packed:
-    """A batch's rows as words."""
+    """Return a batch's rows as words."""
     if layout.fields is not None:
         pieces, counts = _from_map(batch.column(layout.fields))
     else:
@@ -141,7 +141,7 @@ def _bulk(values: pa.Array, before: bytes = b"") -> pa.Array:
 
 
 def as_bytes(values: pa.Array) -> pa.Array:
-    """A column's values as fields hold them: text in UTF-8, times in ISO 8601, what is nested in JSON."""
+    """Convert a column to field values: text in UTF-8, times in ISO 8601, nested values in JSON."""
     kind = values.type
     if pa.types.is_binary(kind):
         return values
@@ -157,7 +157,7 @@ def _json(value: object, kind: pa.DataType) -> bytes:
 
 
 def _plain(value: object, kind: pa.DataType) -> object:
-    """Maps as objects; Arrow gives lists of pairs."""
+    """Convert maps to objects; Arrow gives lists of pairs."""
     if value is None:
         return None
     if pa.types.is_map(kind):

@@ -93,7 +93,7 @@ class EntryWriter(DataSourceArrowWriter):
             return self._sink.write(iterator, Identity(self._sink.run, 0, _partition()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The fences have done their work."""
+        """Check the counts of all tasks and remove their fences."""
         with plainly():
             self._sink.check(messages, forget=True)
 
@@ -132,19 +132,19 @@ def _partition() -> int:
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> EntryWriter:
-    """The writer of `df.write`."""
+    """Return the writer of `df.write`."""
     if overwrite:
         raise ConfigError("a stream can only be appended to: use mode('append'), and delete it first if need be")
     return EntryWriter(make_sink(options, schema))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> EntryStreamWriter:
-    """The writer of `df.writeStream`."""
+    """Return the writer of `df.writeStream`."""
     return EntryStreamWriter(make_sink(options, schema))
 
 
 def make_sink(options: Mapping[str, str], schema: StructType) -> AppendSink:
-    """What tasks need, checked."""
+    """Return the checked settings of the tasks."""
     write = parse_write(options)
     layout = layout_of(arrow_schema(schema), write.stream is not None)
     return AppendSink(write, layout, uuid.uuid4().hex)

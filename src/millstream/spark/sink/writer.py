@@ -196,7 +196,7 @@ def _remembered(wire: Wire, stream: str) -> int:
 
 
 def refused(error: BackendError, stream: str) -> MillstreamError:
-    """An error in words, if the server's are not enough."""
+    """Explain an error if the server's text is not enough."""
     if not isinstance(error, ServerReplied):
         return error
     if hint := _REFUSALS.get(error.code):
@@ -217,13 +217,13 @@ def texts(numbers: Any) -> pa.Array:
 
 
 def bulk(word: str | bytes | int) -> bytes:
-    """A word of a command with its length."""
+    """Encode a word of a command with its length."""
     data = word if isinstance(word, bytes) else str(word).encode()
     return b"$%d\r\n%s\r\n" % (len(data), data)
 
 
 def data_of(frames: pa.Array) -> bytes:
-    """The bytes of all elements, one after the other."""
+    """Return the bytes of all elements, joined."""
     _, offsets, data = frames.buffers()
     places = np.frombuffer(offsets, dtype=np.int32)
     return bytes(memoryview(data)[places[frames.offset] : places[frames.offset + len(frames)]])

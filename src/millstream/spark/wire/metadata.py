@@ -67,7 +67,7 @@ class StreamMetadata:
         return patiently(self._connection.retry_s, lambda: self.backend.execute(*words, key=key))
 
     def find(self, choice: Choice) -> list[str]:
-        """The streams that were chosen: as named, or those there are of a pattern, sorted."""
+        """Return the chosen streams: as named, or the existing ones of a pattern, sorted."""
         if choice.pattern is None:
             return list(choice.names)
         pattern = choice.pattern
@@ -78,7 +78,7 @@ class StreamMetadata:
             yield name.decode("utf-8", "surrogateescape")
 
     def state(self, stream: str) -> StreamState | None:
-        """What a stream holds; None if there is none of that name."""
+        """Return the content of a stream, or None if it does not exist."""
         try:
             found = self.ask("XINFO", "STREAM", stream, key=stream)
         except ServerReplied as error:
@@ -95,7 +95,7 @@ class StreamMetadata:
         return Address(*self.backend.node_for(stream)) if self.backend.is_cluster else None
 
     def placed(self, span: Span) -> Span:
-        """The span, with where its stream is."""
+        """Return the span with the location of its stream."""
         return replace(span, address=self.address(span.stream))
 
     def walk(self, span: Span, fetch: int, every: int, most: int | None, most_bytes: int | None) -> Walk:

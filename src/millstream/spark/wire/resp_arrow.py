@@ -50,10 +50,10 @@ class Entries(Protocol):
         """As binary."""
 
     def times(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """The two halves of each id: milliseconds, sequence number."""
+        """Return the two halves of each id: milliseconds, sequence number."""
 
     def field(self, name: bytes) -> pa.Array:
-        """The field's values as binary, null where an entry lacks it; of several with one name, the last."""
+        """Return a field's values as binary, null where it is missing; of several with one name, the last."""
 
     def fields(self) -> tuple[Ints, pa.Array, pa.Array]:
         """All fields, flat: where each entry's start and end in it, names, values."""
@@ -163,7 +163,7 @@ class TokenEntries:
         return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
     def _take(self, tokens: Ints) -> pa.Array:
-        """These tokens' payloads, copied out; null for -1."""
+        """Copy the payloads of these tokens; null for -1."""
         absent = tokens < 0
         # Not pa.array(): it would import pandas to see whether this is a pandas object.
         present = pa.py_buffer(np.packbits(~absent, bitorder="little")) if bool(absent.any()) else None
@@ -223,7 +223,7 @@ class _Tokens:
 
 
 def find_tokens(data: Bytes, start: int, expected: int) -> _Tokens | ParserState:
-    """The tokens of the entries that begin at `start`, if they are `expected` whole entries and end with the data."""
+    """Return the tokens of the entries at `start`, if they are `expected` whole entries up to the end of the data."""
     end = len(data)
     if end < start + 2 or data[end - 2] != CR or data[end - 1] != LF:
         return ParserState.INCOMPLETE
@@ -249,7 +249,7 @@ def _entries(lists: Ints, total: int) -> tuple[Ints, Ints]:
 
 
 def _structured(tokens: _Tokens, said: Ints, expected: int) -> _Tokens | ParserState:
-    """The tokens, if they are so many entries and each has as many words as its header says."""
+    """Return the tokens, if their entries have the expected number and sizes."""
     entries, words = tokens.entries, tokens.counts
     if len(entries) < expected or (len(words) and int(entries[-1]) + 2 >= len(said)):
         return ParserState.INCOMPLETE
@@ -290,7 +290,7 @@ def _every_other(rising: Ints) -> Ints:
 
 
 def _numbers_before(data: Bytes, ends: Ints, digits: Ints) -> Ints:
-    """The decimal numbers of so many digits that end at these places; what is no number gives any."""
+    """Return the decimal numbers of `digits` digits that end at these positions. Other text gives any number."""
     found = np.zeros(len(ends), dtype=np.int64)
     least, most = int(digits.min(initial=1)), min(int(digits.max(initial=1)), _MOST_DIGITS)
     for place in range(most):
@@ -367,7 +367,7 @@ class EntriesReader:
         return filled > 3 and bool(self._buffer[filled - 1] == LF) and bool(self._buffer[filled - 2] == CR)
 
     def take(self) -> Entries | None:
-        """The entries, if the reply is whole. An error reply is raised as a CommandError."""
+        """Return the entries, if the reply is whole. Raises an error reply as a CommandError."""
         if not self.could_be_whole:
             return None
         if self._listing is not None:
@@ -387,7 +387,7 @@ class EntriesReader:
         return None
 
     def _header(self, data: Bytes) -> tuple[int | None, int]:
-        """The number of entries and where the first begins."""
+        """Return the number of entries and the offset of the first."""
         line = bytes(data[:32]).partition(b"\r\n")
         if data[0] != STAR or not line[1]:
             self._refuse(bytes(data))

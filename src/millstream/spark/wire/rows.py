@@ -50,7 +50,7 @@ class Column:
 
 
 def columns_of(schema: pa.Schema, fields: Mapping[str, str], meta: Mapping[str, pa.DataType] = META) -> list[Column]:
-    """What each column of a schema is. `fields` says which entry field a column is, where the name does not."""
+    """Return the meaning of each column of a schema. `fields` maps columns to entry fields of another name."""
     return [_column(column, fields.get(column.name), meta) for column in schema]
 
 
@@ -88,7 +88,7 @@ class RowBuilder:
         self._timestamps = timestamps
 
     def build(self, stream: str, entries: Entries, about: Mapping[str, pa.Array] | None = None) -> pa.RecordBatch:
-        """The entries as rows; `about` has the columns about entries that a reader of another mode adds."""
+        """Return the entries as rows. `about` has further columns about entries."""
         bad: dict[str, tuple[Mask, pa.Array]] = {}
         arrays: dict[str, pa.Array] = dict(about or {})
         for column in self._columns:
@@ -130,7 +130,7 @@ class RowBuilder:
 
 
 def about_entries(name: str, stream: str, entries: Entries) -> pa.Array:
-    """A column about the entries themselves."""
+    """Return a column about the entries themselves."""
     if name == "stream":
         return pa.repeat(pa.scalar(stream, pa.string()), entries.count)
     if name == "id":
@@ -269,7 +269,7 @@ def _shaped(value: Any, kind: pa.DataType) -> Any:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A number, text, or what is written as text in JSON."""
+    """Convert a number, a text, or a JSON value written as text."""
     if pa.types.is_string(kind):
         return value if isinstance(value, str) else json.dumps(value)
     if pa.types.is_boolean(kind):

@@ -95,7 +95,7 @@ class Wire:
         return self.reply()
 
     def reply(self) -> Any:
-        """The next reply; an error is raised as ServerReplied."""
+        """Return the next reply. Raises an error reply as ServerReplied."""
         while (found := self._replies.gets()) is False:
             self._replies.feed(self._receive())
         if isinstance(found, hiredis.ReplyError):
@@ -103,7 +103,7 @@ class Wire:
         return found
 
     def replies(self, count: int) -> list[Any]:
-        """The next replies, errors among them as hiredis.ReplyError."""
+        """Return the next replies, with errors as hiredis.ReplyError."""
         found: list[Any] = []
         while len(found) < count:
             while (reply := self._replies.gets()) is not False:
@@ -129,7 +129,7 @@ class Wire:
             self._last_byte = data[-1:]
 
     def entries(self) -> Entries:
-        """The entries of the next reply; valid until the next call."""
+        """Return the entries of the next reply, valid until the next call."""
         reader, sock = self._entries, self._socket
         try:
             while True:
@@ -222,7 +222,7 @@ def _database(place: ServerUrl) -> str:
 
 
 def packed(words: Sequence[Word]) -> bytes:
-    """A command as bytes."""
+    """Encode a command."""
     data: bytes = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]
     return data
 
@@ -237,7 +237,7 @@ def moved_to(error: ServerReplied, before: Address) -> Address | None:
 
 
 def open_for(connection: ConnectionOptions, key: str, hint: Address | None = None) -> Wire:
-    """A connection to the server that has this key; `hint` is where it was."""
+    """Connect to the server that has this key. `hint` is its last known address."""
     wire = _begin(connection, hint)
     for _ in range(MOST_HOPS):
         try:
@@ -254,7 +254,7 @@ def open_for(connection: ConnectionOptions, key: str, hint: Address | None = Non
 
 
 def _begin(connection: ConnectionOptions, hint: Address | None) -> Wire:
-    """A connection to where a key was, or else to any node of the cluster that the URL names."""
+    """Connect to the last known server of a key, or else to any node of the cluster in the URL."""
     place = parse_url(connection.url)
     if not place.is_cluster:
         return Wire(connection, hint)
