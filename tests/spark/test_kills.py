@@ -308,7 +308,7 @@ def test_where_a_lease_ran_out_an_entry_is_there_twice_only_if_it_was_delivered_
     @worker.handler(concurrency=2)
     def handle(_: dict[str, str], message: Message[dict[str, str]]) -> None:
         time.sleep(0.2)
-        by_worker.append((message.id, message.attempt))
+        by_worker.append((message.id, message.delivery.number))
 
     seed = random.randrange(1 << 30)
     driver = Driver(place, tmp_path, random.Random(seed), ["group"], f"{LEASE_S}s")
